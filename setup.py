@@ -9,6 +9,7 @@ from setuptools import find_packages, setup
 # What decoding needs. fairseq is only needed to train, and to read its checkpoints.
 TEXT = [
     "sacremoses>=0.1.1",
+    "sentence-splitter>=1.4",
     "sentencepiece>=0.2",
     "tokenizers>=0.22",  # for transformers models
 ]
@@ -24,7 +25,6 @@ SERVE = [
     "fastapi-offline>=1.7.3",  # the API's documentation without outside resources
     "prometheus-client>=0.20",
     "pydantic>=2.9",
-    "sentence-splitter>=1.4",
     "uvicorn>=0.30",
     *TEXT,
 ]
@@ -89,7 +89,7 @@ setup(
         "console_scripts": [
             "specdec = specdec_plugins.cli:main",
             "specdec-serve = specdec_plugins.cli:serve",
-            "specdec-translate = specdec_plugins.serving:translate",
+            "specdec-translate = specdec_plugins.cli:translate",
         ]
     },
     install_requires=[

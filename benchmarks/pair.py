@@ -10,15 +10,13 @@ from typing import Any
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import (
-    DRAFTER,
-    VERIFIER,
     Words,
     make_settings,
     read_words,
     settings_from_files,
     text_pipeline,
 )
-from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.settings import DRAFTER, VERIFIER, Settings
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, PRETRAINED, is_bundle

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME = "specdec"
 # Where each command is, and what --help says of it. A second word is a command of the first.
 COMMANDS = {
-    "translate": ("app.main:main", "Translate files, pipes, or what is typed at a terminal."),
+    "translate": ("serving.translate:main", "Translate files, pipes, or what is typed."),
     "serve": ("serving.cli:main", "Serve translations over HTTP."),
     "drafter": ("app.drafter:COMMAND.run", "Train a drafter for an existing model."),
     "prepare": ("corpus.prepare:COMMAND.run", "Make parallel text into training data."),
@@ -95,6 +95,11 @@ def _renamed(old: str, new: str) -> int:
 def serve() -> int:
     """The earlier command specdec-serve."""
     return _renamed("specdec-serve", "serve")
+
+
+def translate() -> int:
+    """The earlier command specdec-translate."""
+    return _renamed("specdec-translate", "translate")
 
 
 if __name__ == "__main__":

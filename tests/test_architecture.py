@@ -36,8 +36,8 @@ LAYERS: dict[str, set[str]] = {
     "tasks": {"decoding", "formats", "models"},
     "text": {"formats"},
     "corpus": {"formats", "text"},
-    "app": {"corpus", "decoding", "formats", "training"},
-    "serving": {"app", "corpus", "decoding", "formats"},
+    "app": {"corpus", "decoding", "formats", "text", "training"},
+    "serving": {"app", "corpus", "decoding", "formats", "text"},
 }
 WITH_FAIRSEQ = {"models", "criterions", "tasks", "formats", "corpus", "training"}
 MAX_FUNCTION_LINES = 40  # fits a screen
@@ -264,4 +264,4 @@ def parameters(function: Any) -> list[str]:
 def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
     # 130 before models of transformers were read (formats/pretrained), which are the rest.
     kinds = (".py", ".cpp", ".h", ".inc")
-    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 146
+    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 147

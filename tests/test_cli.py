@@ -10,10 +10,11 @@ import pytest
 
 import specdec_plugins
 from specdec_plugins import cli
-from specdec_plugins.app import main
+from specdec_plugins.app.main import INFERENCE
 from specdec_plugins.corpus import decontaminate
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.errors import BAD_INPUT
+from specdec_plugins.serving import translate
 from tests.programs import python
 from tests.refusals import told
 
@@ -74,13 +75,14 @@ def test_no_command_is_imported_for_help() -> None:
     assert python("-c", code).stdout.endswith("False\n")
 
 
-def test_an_earlier_name_says_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["serve", "translate"])
+def test_an_earlier_name_says_the_new_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["specdec-serve", "--nonsense"])
+        patch.setattr("sys.argv", [f"specdec-{name}", "--nonsense"])
         with pytest.raises(SystemExit) as ended:
-            cli.serve()
+            getattr(cli, name)()
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("specdec-serve: is called specdec serve now")
+    assert first.startswith(f"specdec-{name}: is called specdec {name} now")
     assert (ended.value.code, "--nonsense" in second) == (BAD_INPUT, True)
 
 
@@ -99,7 +101,7 @@ train = ["a", "b"]
 def test_a_file_gives_the_flags_that_are_not_given(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(FILE)
-    given = main.COMMAND.given(["--config", str(file), "--tau", "2"])
+    given = translate.COMMAND.given(["--config", str(file), "--tau", "2"])
     assert given == {
         "config": str(file),
         "beta": 3,
@@ -127,12 +129,12 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(
     file = tmp_path / "mine.toml"
     if text is not None:
         file.write_text(text)
-    said = told(capsys, main.COMMAND.given, ["--config", str(file)])
+    said = told(capsys, translate.COMMAND.given, ["--config", str(file)])
     assert said.startswith("specdec translate: error: ")
     assert message in said
 
 
-@pytest.mark.parametrize("command", [main.COMMAND, main.INFERENCE])
+@pytest.mark.parametrize("command", [translate.COMMAND, INFERENCE])
 def test_a_removed_flag_is_answered_with_what_to_do(
     command: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:

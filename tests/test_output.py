@@ -16,6 +16,7 @@ from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import binarising, checkpoints, decontaminate, distill, prepare, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
+from specdec_plugins.serving import translate
 from specdec_plugins.training import run
 from tests.refusals import refused, told
 
@@ -41,15 +42,9 @@ TRAIN = [PAIR, "--arch", "block", "--task", "translation_lev_modified", "--cpu"]
 TRAIN += ["--criterion", "glat_loss", "--save-dir"]
 PROGRAMS = {
     "specdec translate": (
-        module("specdec_plugins.app.main"),
+        translate.main,
         ["--input-path", os.devnull, "--output-path"],
         "specdec_plugins.app.main.load_translator",
-        FILE,
-    ),
-    "specdec-translate": (
-        module("specdec_plugins.serving.translate_cli"),
-        ["--input", os.devnull, "--output"],
-        "specdec_plugins.serving.translate_cli._translator",
         FILE,
     ),
     "specdec convert bigrams": (
@@ -165,7 +160,6 @@ def test_an_input_is_known_by_any_name(tmp_path: Path, monkeypatch: pytest.Monke
 # Each program with an output that is one of its inputs, spelt in another way: `x/..` is nothing.
 IN_PLACE: dict[str, tuple[Run, str]] = {
     "specdec translate": (PROGRAMS["specdec translate"][0], "--input-path a --output-path x/../a"),
-    "specdec-translate": (PROGRAMS["specdec-translate"][0], "--input a --output x/../a"),
     "specdec convert bigrams": (binarising.COMMAND.run, "data --output x/../data/dict.de.txt"),
     "specdec train average": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),

@@ -36,7 +36,6 @@ def _calling(module: str, function: str, *words: str) -> str:
 
 COMMANDS: dict[str, list[object]] = {
     "inference.py": [ROOT / "inference.py"],
-    "specdec-translate": ["-c", _calling("specdec_plugins.serving", "translate")],
     "specdec serve": ["-c", _calling("specdec_plugins.cli", "main", "serve")],
     "specdec translate": ["-c", _calling("specdec_plugins.cli", "main", "translate")],
 }
@@ -146,16 +145,17 @@ def run_without(packages: list[str], command: str, *flags: object, expect: int) 
 def test_files_are_translated_without_the_packages_of_a_server(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("Two dogs run. A girl eats.\n")
     files = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
-    run_without(WEB, "specdec-translate", *files, expect=0)
+    run_without(WEB, "specdec translate", *files, expect=0)
     assert (tmp_path / "out").read_text().count(".") == 2
 
 
 @pytest.mark.parametrize(
     ("command", "package"),
-    [("specdec-translate", "sentence_splitter"), ("specdec serve", "uvicorn")],
+    [("specdec translate", "sentence_splitter"), ("specdec serve", "uvicorn")],
 )
 def test_a_missing_extra_is_named_before_a_model_is_loaded(command: str, package: str) -> None:
     told = run_without([package], command, expect=BAD_INPUT)
     assert told.startswith(f"{command}: error: {package} is not installed; it comes with the extra")
     assert told.count("\n") == 1
-    assert "pip install '.[serve]'" in told
+    extra = "text" if package == "sentence_splitter" else "serve"
+    assert f"pip install '.[{extra}]'" in told

@@ -11,16 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.app.loading import (
-    DRAFTER,
-    VERIFIER,
-    check_folder,
-    make_settings,
-    read_words,
-    settings_from_files,
-)
+from specdec_plugins.app.loading import check_folder, make_settings, read_words, settings_from_files
 from specdec_plugins.app.options import flags_of
-from specdec_plugins.app.settings import DTYPES, RAW_TEXT, Settings
+from specdec_plugins.app.settings import DRAFTER, DTYPES, RAW_TEXT, VERIFIER, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.corpus.cli import REQUIRED, Argument, CommandLine, Flag
 from specdec_plugins.corpus.resume import sha256

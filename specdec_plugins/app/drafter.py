@@ -27,12 +27,12 @@ from specdec_plugins.app.codec import Codec, check_language
 from specdec_plugins.app.gain import TIMED, measure, most_rows, pays
 from specdec_plugins.app.loading import (
     NO_MODEL,
-    VERIFIER,
     Words,
     make_settings,
     read_words,
     settings_from_files,
 )
+from specdec_plugins.app.settings import VERIFIER
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import cli, distill
 from specdec_plugins.corpus.checkpoints import LAST

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.app.files import open_sentences
-from specdec_plugins.app.main import COMMAND, read_options
+from specdec_plugins.app.main import FLAGS, command_line, read_options
 from specdec_plugins.app.settings import DTYPES, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import Sentence
@@ -178,10 +178,12 @@ def _scored(
     return scores.logits[0].double()
 
 
+COMMAND = command_line("specdec evaluate exactness", FLAGS)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run `specdec evaluate exactness`; returns 1 where rounding does not explain a difference."""
-    command = replace(COMMAND, name="specdec evaluate exactness", usage=None)
-    given = command.given(words)
+    given = COMMAND.given(words)
 
     def work() -> int:
         settings, files = read_options(given)
@@ -190,4 +192,4 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{exactness}\n")
         return 0 if exactness.holds else 1
 
-    return run_command(command.name, work, "debug" in given, "interrupted.")
+    return run_command(COMMAND.name, work, "debug" in given, "interrupted.")

@@ -163,12 +163,19 @@ class FileOptions:
         "FILE",
     )
     prefix_column: bool = _beside(False, "as --prefix-file, after a tab in each line of the input")
-    input_path: str = _file(STANDARD, "UTF-8 lines; '-', the default: standard input", "FILE")
-    output_path: str = _file(STANDARD, "'-', the default: standard output", "FILE")
+    input_path: str = _file(
+        STANDARD,
+        "UTF-8 lines; '-', the default: standard input",
+        "FILE",
+        flags=("--input-path", "--input"),
+    )
+    output_path: str = _file(
+        STANDARD, "'-', the default: standard output", "FILE", flags=("--output-path", "--output")
+    )
     json_path: str | None = _file(
         None,
-        "a JSON line for each line: id, text, tokens, score, rounds, drafted, accepted and emitted "
-        "tokens a round, finish reason, milliseconds",
+        "a JSON line for each line: id, text, tokens and score (not through a server), rounds, "
+        "drafted, accepted and emitted tokens a round, finish reason, milliseconds",
         "FILE",
     )
     buffer_size: int = _file(

@@ -17,23 +17,26 @@ from torch import Tensor
 
 from specdec_plugins.app.codec import Codec, PretrainedCodec
 from specdec_plugins.app.options import flag_of, given_to
-from specdec_plugins.app.settings import DTYPES, EXACT, RAW_TEXT, Settings, choose_device
+from specdec_plugins.app.settings import (
+    DRAFTER,
+    DTYPES,
+    EXACT,
+    RAW_TEXT,
+    VERIFIER,
+    Settings,
+    choose_device,
+)
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.corpus.resume import content_hash
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import (
-    BlockDrafter,
-    Transformer,
-    best_set,
-    with_fast_products,
-)
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import DecodeParams, Drafter, Guarantee, Verifier
+from specdec_plugins.decoding.types import DecodeParams, Drafter, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams
@@ -58,14 +61,13 @@ from specdec_plugins.formats.text import TextPipeline
 
 log = logging.getLogger("specdec")
 
-VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
 NO_MODEL = (  # follows the name of a folder
     "not a model; give a bundle, a transformers folder (config.json, weights and tokenizer), or "
     f"one with fairseq's {VERIFIER} and its dict.<lang>.txt."
 )
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 _SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
-_DRAFTING = {*_SPECULATION, "drafter", "drafter_options", "drafter_checkpoint", "rule", "tree"}
+_DRAFTING = {*_SPECULATION, "drafter", "drafter_options", "drafter_checkpoint", "rule"}
 
 # Fields whose None means the same as not given.
 _AS_THE_BUNDLE_SAYS = {
@@ -80,6 +82,13 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
     Raises UserError for a bad bundle or value.
     """
     given = {k: v for k, v in given.items() if v is not None or k not in _AS_THE_BUNDLE_SAYS}
+    if given.get("drafter", "") is None:
+        told = "--drafter none drafts nothing; omit --drafter-options."
+        require(not given.get("drafter_options"), told)
+        given = {**given, "strategy": "AR"}
+        del given["drafter"]
+    if given.get("bpe_codes") is not None:
+        given = {"bpe": "subword_nmt", **given}
     folder = given.pop("data", None)
     if folder is None:
         require(
@@ -95,6 +104,8 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
         is_plain = not {"drafter", "drafter_checkpoint"} & given.keys()
         defaults = {"verifier": str(folder), **_of_pretrained(Path(folder), given)}
         defaults |= {"strategy": "AR"} if is_plain else {}
+    elif not given.get("verifier") and (Path(folder) / VERIFIER).is_file():
+        defaults = settings_from_files(Path(folder), given)
     return Settings(str(folder), **{**defaults, **given})
 
 
@@ -211,7 +222,8 @@ def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any
             found["bigrams"] = here[BIGRAMS]
     elif not {"drafter", "drafter_checkpoint"} & given.keys():
         found["strategy"] = "AR"
-    if codes := given.get("bpe_codes") or here.get(CODES):
+    codes = given.get("bpe_codes") or here.get(CODES)
+    if codes and "remove_bpe" not in given:  # else the input is BPE text
         found |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": codes}
     return {**found, **given}
 
@@ -347,7 +359,7 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
     if shared is not None:
         with_fast_products(shared, settings.quantised, settings.kernels)
     if network is not None and network.int8:
-        with_fast_products(network, drafting_dtype(settings) == "int8", settings.kernels)
+        with_fast_products(network, settings.drafting_dtype == "int8", settings.kernels)
     drafter: Drafter | None = None
     if settings.drafts:
         context = _draft_context(settings, dictionaries, theirs, verifier, network)
@@ -357,23 +369,6 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
     method = Method(drafter, settings.acceptance, schedule)
     constraints = _constraints(words)
     return build_decoder(settings, verifier, method, with_scores, constraints), limits
-
-
-def drafting_dtype(settings: Settings) -> str:
-    """The dtype of the drafting network: the one asked for, else int8 or the verifier's.
-
-    The default is int8 beside a float32 verifier where this project's kernels compute, which takes
-    half the time, if the rule gives the verifier's text or distribution whatever is drafted.
-    Other drafts are computed as precisely as the settings ask, because text would depend on it.
-    """
-    on_cpu = choose_device(settings.device).type == "cpu"
-    has_kernels = on_cpu and settings.kernels == "native" and best_set() is not None
-    network = settings.needs.network
-    can_be_quick = has_kernels and network is not None and network.int8
-    fixed = settings.acceptance.guarantee(settings.beta) is not Guarantee.NONE
-    is_checked = settings.strategy == "specdec" and fixed
-    quick = can_be_quick and is_checked and settings.dtype == "float32"
-    return settings.drafter_dtype or ("int8" if quick else settings.dtype)
 
 
 def _load_verifier(settings: Settings, words: Words) -> Transformer:

@@ -1,4 +1,4 @@
-"""The command lines that translate: `specdec translate`, and inference.py as published."""
+"""The commands that translate lines: what they share, and inference.py as published."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
 
 from specdec_plugins.app.files import (
     FileOptions,
     Journal,
+    Sentences,
     check_places,
     count_lines,
     in_buffers,
@@ -56,49 +57,48 @@ the command asks for lines and marks the drafter's accepted blocks.
 EPILOG = """\
 examples:
   specdec translate --input-path raw.en --output-path raw.de  # the bundled pair
-  specdec translate models/mine --batch 16 < raw.en > raw.de  # a bundle
+  specdec translate models/mine --processes 4 < raw.en > raw.de
+  specdec translate --server http://127.0.0.1:8080 < raw.en > raw.de
   specdec translate data-bin --AR-path verifier.pt --path drafter.pt \\
       --beta 3 --tau 1.0 < test.bpe.en > test.de              # fairseq's
 
-One line in gives one line out, in the same order; an empty line gives an empty line. Whatever \
-happens, the output holds complete lines only; --resume continues it. Exit status: 0 done, 1 a \
-line is cut, copied or empty (which is said) or an error of this program, 2 bad input or settings, \
-130 interrupted.
+One line in gives one line out, in the same order, as soon as it is ready; an empty line gives an \
+empty line. specdec translate splits lines of raw text into sentences unless told --no-split; \
+inference.py does not unless told --split. Whatever happens, the output holds complete lines only; \
+--resume continues it. Exit status: 0 done, 1 a line is cut, copied or empty (which is said) or an \
+error of this program, 2 bad input or settings, 130 interrupted.
 """
 
 
-_FLAGS = sorted(flags_of(Settings, FileOptions), key=lambda one: one.group != "files")
-COMMAND = CommandLine(
-    "specdec translate",
-    DESCRIPTION,
-    None,
-    _FLAGS,
-    epilog=EPILOG,
-    removed=removed_from(Settings, FileOptions),
-    usage="specdec translate [FOLDER] [flags]",
-)
+FLAGS = sorted(flags_of(Settings, FileOptions), key=lambda one: one.group != "files")
+
+
+def command_line(
+    name: str, flags: Sequence[Argument], removed: Mapping[str, str] | None = None
+) -> CommandLine:
+    """A command that translates lines. removed: more flags of earlier versions."""
+    removed = {**removed_from(Settings, FileOptions), **(removed or {})}
+    usage = f"{name} [FOLDER] [flags]"
+    return CommandLine(name, DESCRIPTION, None, flags, epilog=EPILOG, removed=removed, usage=usage)
+
+
 _NO_EFFECT = "accepted for compatibility with published commands; no effect here"
-INFERENCE = replace(
-    COMMAND,
-    name="inference.py",
-    usage="inference.py [FOLDER] [flags]",
-    flags=[
-        *_FLAGS,
-        *(
-            Argument(flag.replace("-", "_"), [f"--{flag}"], str, _NO_EFFECT, choices=allowed,
-                     group="published")
-            for flag, allowed in {
-                "user-dir": (), "task": ("translation_lev_modified", "translation"),
-                "gen-subset": (), "iter-decode-max-iter": ("0",),
-                "iter-decode-eos-penalty": ("0", "0.0"), "iter-decode-with-beam": ("1",),
-            }.items()
-        ),
-        Argument(
-            "max_sentences", ["--max-sentences", "--batch-size"], int,
-            f"{_NO_EFFECT}, see --batch", group="published",
-        ),
-    ],
-)  # fmt: skip
+INFERENCE = command_line("inference.py", [
+    *FLAGS,
+    *(
+        Argument(flag.replace("-", "_"), [f"--{flag}"], str, _NO_EFFECT, choices=allowed,
+                 group="published")
+        for flag, allowed in {
+            "user-dir": (), "task": ("translation_lev_modified", "translation"),
+            "gen-subset": (), "iter-decode-max-iter": ("0",),
+            "iter-decode-eos-penalty": ("0", "0.0"), "iter-decode-with-beam": ("1",),
+        }.items()
+    ),
+    Argument(
+        "max_sentences", ["--max-sentences", "--batch-size"], int,
+        f"{_NO_EFFECT}, see --batch", group="published",
+    ),
+])  # fmt: skip
 
 
 def read_options(given: Mapping[str, Any]) -> tuple[Settings, FileOptions]:
@@ -117,41 +117,108 @@ def read_options(given: Mapping[str, Any]) -> tuple[Settings, FileOptions]:
     return settings, files
 
 
-def main(words: Sequence[str] | None = None, command: CommandLine = COMMAND) -> int:
-    """Run `specdec translate`; returns the exit status."""
-    given = command.given(words)
-
-    def work() -> int:
-        settings, files = read_options(given)
-        is_typed = files == FileOptions(debug=files.debug) and sys.stdin and sys.stdin.isatty()
-        return _ask(settings) if is_typed else Run(settings, files, command.name).run()
-
-    return run_command(command.name, work, "debug" in given, "interrupted.")
-
-
 def inference(words: Sequence[str] | None = None) -> int:
     """Run inference.py; returns the exit status."""
-    return main(words, INFERENCE)
+    given = INFERENCE.given(words)
+
+    def here() -> tuple[Worker, FileOptions]:
+        settings, files = read_options(given)
+        return Here(settings), files
+
+    return run_lines(INFERENCE.name, given, here)
 
 
-def _ask(settings: Settings) -> int:
-    import readline  # noqa: F401  (lines can be edited and recalled)
+def run_lines(
+    name: str, given: Mapping[str, Any], choose: Callable[[], tuple[Worker, FileOptions]]
+) -> int:
+    """Run a command that translates lines; returns the exit status."""
 
-    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-    Prompt(load_translator(settings), sys.stdout, colours=not plain).run(input)
-    return 0
+    def work() -> int:
+        worker, files = choose()
+        is_typed = files == FileOptions(debug=files.debug) and sys.stdin and sys.stdin.isatty()
+        if is_typed and type(worker) is Here:
+            return worker.ask()
+        return Run(worker, files, name).run()
+
+    return run_command(name, work, "debug" in given, "interrupted.")
+
+
+# Sentences in order, some at a time
+Translated = Generator[tuple[Sequence[Sentence], Sequence[Translation]]]
+
+
+class Worker(Protocol):
+    """What translates the lines of a run."""
+
+    def origin(self) -> dict[str, dict[str, Any]]:
+        """What the lines of an output depend on; see `loading.origin`."""
+
+    def start(self, files: FileOptions, say: Callable[[str], object]) -> None:
+        """Get ready, after the cheap checks and before anything is written."""
+
+    def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:
+        """All sentences in order, some at a time. on_done: is called for each."""
+
+    def report(self, tally: Tally, seconds: float) -> str:
+        """The summary of a run."""
+
+    def diagnosis(self) -> str:
+        """What `--diagnose` asks for."""
+
+
+class Here:
+    """This process, with the models that the settings name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._diagnosis: Diagnosis | None = None
+
+    def ask(self) -> int:
+        """Translate what is typed at a terminal."""
+        import readline  # noqa: F401  (lines can be edited and recalled)
+
+        plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
+        Prompt(load_translator(self.settings), sys.stdout, colours=not plain).run(input)
+        return 0
+
+    def origin(self) -> dict[str, dict[str, Any]]:
+        return origin(self.settings)
+
+    def start(self, files: FileOptions, say: Callable[[str], object]) -> None:
+        settings, path = self.settings, self.settings.drafter_checkpoint
+        if path is not None and settings.drafts and settings.needs.network is None:
+            say(f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint.")
+        self._size = files.buffer_size
+        self._translator = load_translator(settings, with_scores=bool(files.json_path))
+        self._diagnosis = Diagnosis(self._translator) if files.diagnose else None
+
+    def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:
+        for buffer in in_buffers(sentences, self._size, sentences.is_awaited):
+            yield buffer, self._translator.translate_sentences(buffer, on_done)
+            if self._diagnosis is not None:
+                self._diagnosis.observe(buffer)
+
+    def report(self, tally: Tally, seconds: float) -> str:
+        stats, limits = self._translator.stats, self._translator.limits
+        peak = peak_memory(choose_device(self.settings.device)) / MIB
+        text = summary(tally, stats, self.settings, limits, seconds)
+        return f"{text}\npeak memory {peak:.0f} MiB"
+
+    def diagnosis(self) -> str:
+        assert self._diagnosis is not None
+        return self._diagnosis.report()
 
 
 class Run:
     """One run over one input."""
 
-    def __init__(self, settings: Settings, files: FileOptions, name: str = COMMAND.name) -> None:
-        self.settings = settings
+    def __init__(self, worker: Worker, files: FileOptions, name: str) -> None:
+        self.worker = worker
         self.files = files
         self._name = name
         self.tally, self.flaws = Tally(), Flaws(self._say)
         self._advice = RESUME if all(map(is_file, files.outputs)) else ""
-        made_from = origin(settings) if is_file(files.output_path) else {}
+        made_from = worker.origin() if is_file(files.output_path) else {}
         self.journal = Journal(files.output_path, made_from, self._advice)
 
     def _say(self, message: str) -> None:
@@ -169,15 +236,9 @@ class Run:
         with ExitStack() as stack:
             sentences = stack.enter_context(open_sentences(self.files))
             kept = self._check_outputs()
-            settings, path = self.settings, self.settings.drafter_checkpoint
-            if path is not None and settings.drafts and settings.needs.network is None:
-                self._say(
-                    f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint."
-                )
             if not self.files.debug:
                 logging.getLogger("fairseq").setLevel(logging.WARNING)
-            translator = load_translator(self.settings, with_scores=bool(self.files.json_path))
-            diagnosis = Diagnosis(translator) if self.files.diagnose else None
+            self.worker.start(self.files, self._say)
             self.journal.skip(sentences, kept)
             writers = [
                 stack.enter_context(LineWriter(path, kept, self._advice))
@@ -186,17 +247,17 @@ class Run:
             stack.callback(self.flaws.sum_up)
             start, source = time.perf_counter(), self.files.input_path
             bar = stack.enter_context(progress_bar(source, self.files.progress, kept))
-            size = self.files.buffer_size
-            for buffer in in_buffers(sentences, size, sentences.is_awaited):
-                done = translator.translate_sentences(buffer, bar.update)
+            translated = self.worker.translated(sentences, bar.update)
+            for buffer, done in stack.enter_context(closing(translated)):
                 self._write(writers, buffer, done)
                 self.journal.record(buffer)
-                if diagnosis is not None:
-                    diagnosis.observe(buffer)
-            self._write(writers, [], [])
+            self._write(writers, [], [])  # an empty input makes an empty output
             seconds = time.perf_counter() - start
             self.journal.remove()
-        self._report(translator, seconds, diagnosis)
+        told = [] if self.files.quiet else [self.worker.report(self.tally, seconds)]
+        if self.files.diagnose:
+            told.append(self.worker.diagnosis())
+        sys.stderr.writelines(f"{text}\n" for text in told)
         return INCOMPLETE if self.flaws.lines else 0
 
     def _check_outputs(self) -> int:
@@ -228,17 +289,6 @@ class Run:
         self.tally.add(done)
         for line, one in zip(buffer, done, strict=True):
             self.flaws.add(one.number, line.where, one)
-
-    def _report(
-        self, translator: SpeculativeTranslator, seconds: float, diagnosis: Diagnosis | None
-    ) -> None:
-        if not self.files.quiet:
-            stats, limits = translator.decoder.stats, translator.limits
-            peak = peak_memory(choose_device(self.settings.device)) / MIB
-            text = summary(self.tally, stats, self.settings, limits, seconds)
-            sys.stderr.write(f"{text}\npeak memory {peak:.0f} MiB\n")
-        if diagnosis is not None:
-            sys.stderr.write(f"{diagnosis.report()}\n")
 
 
 @dataclass(frozen=True)

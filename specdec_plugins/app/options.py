@@ -66,6 +66,7 @@ class Option:
     many: bool = False  # the flag takes several values
     alone: str | None = None  # the value of the flag without one
     required: bool = False
+    negative: bool = False  # --no-FLAG sets a switch to False; so does that of `bool | None`
 
     @property
     def bounds(self) -> dict[str, float]:
@@ -115,8 +116,10 @@ class Option:
         is_mapping = get_origin(kind) is Mapping
         flags = self.flags or (self.flag(name),)
         read, choices, metavar = self.type, self.names, "JSON" if is_mapping else None
-        if isinstance(self.choices, Registry):  # it also knows what was removed
-            read, choices, metavar = partial(_name, self.choices), (), f"{{{','.join(choices)}}}"
+        if isinstance(self.choices, Registry):
+            # Unlike a list of choices, it knows what was removed.
+            read, choices = partial(_name, self.choices, self.type or str), ()
+            metavar = f"{{{','.join(self.names)}}}"
         return Argument(
             name,
             flags if flags[0].startswith("-") else (),
@@ -127,7 +130,7 @@ class Option:
             choices=() if self.type else choices,
             metavar=self.metavar or metavar,
             group=self.group,
-            negative=bool(given),
+            negative=self.negative or bool(given),
             alone=self.alone,
             aliases=dict([self.alias] if self.alias else ()),
         )
@@ -225,21 +228,15 @@ def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def renames(record: type, *others: type) -> dict[str, str]:
-    """The record's flags, and those of the first of the others that declares the same setting.
-
-    Without others, the names of the fields: how Python calls a setting.
-    """
-    found = {}
-    for name, one in _options(record).items():
-        theirs = [flag_of(other, name) for other in others if name in _options(other)]
-        found[one.flag(name)] = theirs[0] if theirs else one.flag(name) if others else name
-    return found
+def parameters(record: type) -> dict[str, str]:
+    """How Python calls the settings that messages call by their flags."""
+    return {one.flag(name): name for name, one in _options(record).items()}
 
 
-def _name(registry: Registry[Any], text: str) -> str:
-    registry.get(text)
-    return text
+def _name(registry: Registry[Any], read: Callable[[str], str | None], text: str) -> str | None:
+    if (name := read(text)) is not None:
+        registry.get(name)
+    return name
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import numpy
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec_plugins.app.loading import drafting_dtype
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator
@@ -159,7 +158,7 @@ def _decoding(settings: Settings, limits: Limits) -> str:
         helped = settings.bigrams is not None and settings.drafter_options.get("bigram_weight") != 0
         drafter = settings.drafter + " with bigrams" * helped
         parts.append(f"drafter {drafter}, blocks of {limits.block_size}")
-    if settings.drafts and (dtype := drafting_dtype(settings)) != settings.dtype:
+    if settings.drafts and (dtype := settings.drafting_dtype) != settings.dtype:
         parts.append(f"drafting in {dtype}")
     kernels = kernels_in_use(settings)
     return ", ".join([*parts, kernels] if kernels else parts)

@@ -16,12 +16,12 @@ import torch
 
 from specdec_plugins.app.options import check, option, or_none
 from specdec_plugins.decoding.drafters import DRAFTERS, Needs, needs_of
-from specdec_plugins.decoding.networks import KERNELS
+from specdec_plugins.decoding.networks import KERNELS, best_set
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams
+from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams, Guarantee
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.bundle import PRETRAINED
+from specdec_plugins.formats.bundle import CODES, PRETRAINED
 from specdec_plugins.formats.bundle import SETTINGS as BUNDLE_SETTINGS
 
 STRATEGIES = ("fairseq", "AR", "specdec", "drafter", "early-exit")
@@ -32,6 +32,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "int8": torch.float32,  # of the rest; only products are quantised
 }
+VERIFIER, DRAFTER = "verifier.pt", "drafter.pt"  # usual names of checkpoints in a folder
 EXACT = {"beta": 1, "tau": 0.0}  # no tolerance, whatever a bundle was tuned to
 TOKENIZERS = ("moses", PRETRAINED)
 BPES = ("subword_nmt",)
@@ -56,20 +57,29 @@ class Settings:
     """How to translate. None = not given."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        "--tree": "drafts are chains, which took half the time of trees; omit it"
+        "--tree": "drafts are chains, which took half the time of trees; omit it",
+        "--whole-lines": "give --no-split",
     }
 
     data: str = option(
         MISSING,
         "a bundle, which brings models, languages and codes (flags override them), a transformers "
-        "model (MarianMT, M2M-100, NLLB, BART, mBART), or a folder with dict.<lang>.txt (default: "
-        "the bundled pair)",
+        "model (MarianMT, M2M-100, NLLB, BART, mBART), or a folder with dict.<lang>.txt and, if no "
+        f"flags name others, {VERIFIER}, {DRAFTER} and {CODES} (default: the bundled pair)",
         "FOLDER",
         flags=("data",),
     )
-    verifier: str | None = _model(None, "checkpoint of the verifier", "FILE", flags=("--AR-path",))
+    verifier: str | None = _model(
+        None,
+        f"checkpoint of the verifier (default: FOLDER/{VERIFIER})",
+        "FILE",
+        flags=("--AR-path", "--verifier"),
+    )
     drafter_checkpoint: str | None = _model(
-        None, "checkpoint of the drafter", "FILE", flags=("--path",)
+        None,
+        f"checkpoint of the drafter (default: FOLDER/{DRAFTER})",
+        "FILE",
+        flags=("--path", "--speculative-model"),
     )
     drafter_data: str | None = _model(
         None,
@@ -126,7 +136,7 @@ class Settings:
         choices=STRATEGIES,
     )
     exit_layer: int | None = _decoding(None, "decoder layers to use, for --strategy early-exit")
-    batch: int = _decoding(1, "sentences decoded at once", least=1)
+    batch: int = _decoding(1, "sentences decoded at once", flags=("--batch", "--max-rows"), least=1)
     beam: int = _decoding(5, "beam size, for --strategy fairseq", least=1)
     beta: int = _decoding(
         1,
@@ -139,10 +149,13 @@ class Settings:
     block_size: int | None = _decoding(
         None,
         "tokens drafted a round (default: what the drafter was trained for)",
+        flags=("--block-size", "--speculative-steps"),
         least=1,
         advice="--strategy AR decodes without drafts",
     )
-    drafter: str = _decoding("block", "how to draft (default: block)", choices=DRAFTERS)
+    drafter: str = _decoding(
+        "block", "how to draft (default: block), or none", choices=DRAFTERS, type=or_none
+    )
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
     bigrams: str | None = _decoding(
         None, "output of specdec convert bigrams, to draft tokens that go together", "FILE"
@@ -198,6 +211,12 @@ class Settings:
         type=or_none,
     )
     bpe_codes: str | None = _text(None, "codes from subword-nmt learn-bpe", "FILE")
+    split: bool = _text(
+        False,
+        "split lines of raw text into sentences, unless their translations must begin with a "
+        "prefix; white space is kept",
+        negative=True,
+    )
     lowercase: bool = _text(False, "lower-case raw text, for models trained on lower case")
     dash_splits: bool = _text(False, "split a-b into a @-@ b, for models trained so")
     strip_diacritics: bool = _text(
@@ -357,6 +376,24 @@ class Settings:
     def drafts(self) -> bool:
         """True if a drafter takes part."""
         return self.strategy in ("specdec", "drafter")
+
+    @property
+    def drafting_dtype(self) -> str:
+        """The dtype of the drafting network: the one asked for, else int8 or the verifier's.
+
+        The default is int8 beside a float32 verifier where this project's kernels compute, which
+        takes half the time, if the rule gives the verifier's text or distribution whatever is
+        drafted. Other drafts are computed as precisely as the settings ask, because text would
+        depend on it.
+        """
+        on_cpu = choose_device(self.device).type == "cpu"
+        has_kernels = on_cpu and self.kernels == "native" and best_set() is not None
+        network = self.needs.network
+        can_be_quick = has_kernels and network is not None and network.int8
+        fixed = self.acceptance.guarantee(self.beta) is not Guarantee.NONE
+        is_checked = self.strategy == "specdec" and fixed
+        quick = can_be_quick and is_checked and self.dtype == "float32"
+        return self.drafter_dtype or ("int8" if quick else self.dtype)
 
     @property
     def raw_text(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from specdec_plugins.app.codec import Codec, RunningText
 from specdec_plugins.app.loading import load_parts, make_settings
-from specdec_plugins.app.options import arguments, renames
+from specdec_plugins.app.options import arguments, parameters
 from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import (
@@ -28,8 +28,9 @@ from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import FinishReason, Request, RowEvent, RowResult
 from specdec_plugins.errors import UserError, located, renaming, require
+from specdec_plugins.text.sentences import segment, sentence_splitter
 
-_PARAMETERS = renames(Settings)  # what messages call flags here
+_PARAMETERS = parameters(Settings)  # what messages call flags here
 
 
 class SpeculativeTranslator:
@@ -246,19 +247,32 @@ class SpeculativeTranslator:
         copies: what cannot be read; None = as the settings say. Raises UserError, naming the line.
         """
         forced_ids, ends = self._forced_ids(sentence)
-        number, seed = sentence.number, self.settings.seed + sentence.number
+        number, parts = sentence.number, list[Part[RowResult]]()
         with located(sentence.where):
             codec = self.codec.between(sentence.source_lang, sentence.target_lang)
             how, prefix = self._how(sentence, codec, copies), [] if ends else forced_ids
-            parts: list[Part[RowResult]]
-            parts = how.parts(sentence.text, str(number), seed, prefix, sentence.tokens)
+            *texts, end = self._split(sentence, codec)
+            for index, (gap, text) in enumerate(zip(texts[::2], texts[1::2], strict=True)):
+                name = f"{number}s{index}" if index else str(number)
+                seed = self.settings.seed + number + (index << 32)  # no other line's
+                own: list[Part[RowResult]]
+                own = how.parts(text, name, seed, prefix, sentence.tokens)
+                own[0].gap = gap
+                parts += own
             first_ids = [*codec.first_ids]
-        if parts[0].request is None and not parts[0].fault:
+        if not any(part.request or part.fault for part in parts):
             return Translation(number, "" if sentence.text.strip() else sentence.text)
         if ends:
             tokens = codec.tokens(first_ids + forced_ids)
             return Translation(number, codec.text(tokens), tokens, finish_reason=FORCED)
-        return Text(parts)
+        return Text(parts, end)
+
+    def _split(self, sentence: Sentence, codec: Codec) -> list[str]:
+        """As `segment`: gap, text, gap, ..., text, gap."""
+        settings, is_plain = self.settings, sentence.prefix is None and sentence.tokens is None
+        if not (settings.split and settings.raw_text and is_plain) or codec.reads_texts:
+            return ["", sentence.text, ""]
+        return segment(sentence.text, sentence_splitter(codec.source_lang))
 
     def _how(self, sentence: Sentence, codec: Codec, copies: bool | None) -> How:
         settings, limits = self.settings, self.limits

@@ -12,33 +12,25 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.app.options import build, flags_of, removed_from, renames
+from specdec_plugins.app.options import build, flags_of, removed_from
 from specdec_plugins.app.report import kernels_in_use
-from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.settings import EXACT, Settings
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.errors import UserError, imported, read_text, run_command
-from specdec_plugins.serving.model import ServedModel, load_model, request_defaults
-from specdec_plugins.serving.settings import (
-    BATCH,
-    LOG_LINE,
-    ModelOptions,
-    ProcessOptions,
-    ServerSettings,
-)
+from specdec_plugins.serving.client import KEY_VARIABLE
+from specdec_plugins.serving.model import ServedModel, load_model, served_settings
+from specdec_plugins.serving.settings import LOG_LINE, MODEL, ProcessOptions, ServerSettings
 
 log = logging.getLogger("specdec.serving")
-
-KEY_VARIABLE = "SPECDEC_API_KEY"
-
 
 COMMAND = CommandLine(
     "specdec serve",
     "Serve translations by speculative decoding over HTTP.",
     None,
-    flags_of(ModelOptions, ServerSettings, ProcessOptions),
+    [*flags_of(Settings, only=MODEL), *flags_of(ServerSettings, ProcessOptions)],
     epilog=f"An API key is read from the environment variable {KEY_VARIABLE}, or from "
     "--api-key-file; without a key, anyone who can reach the address may translate.",
-    removed=removed_from(ModelOptions),
+    removed=removed_from(Settings),
     usage="specdec serve [FOLDER] [flags]",
 )
 
@@ -48,14 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = COMMAND.given(argv)
     logging.basicConfig(level=given.get("log_level", "info").upper(), format=LOG_LINE)
     told = "interrupted before the server started."
-    flags = renames(Settings, ModelOptions, ServerSettings) | BATCH
-    return run_command(COMMAND.name, lambda: _run(given), "debug" in given, told, flags=flags)
+    return run_command(COMMAND.name, lambda: _run(given), "debug" in given, told)
 
 
 def _run(given: Mapping[str, Any]) -> int:
-    process, options = build(ProcessOptions, given), build(ModelOptions, given)
-    key = read_key(process.api_key_file)
-    settings = build(ServerSettings, {**request_defaults(options), **given, "api_key": key})
+    process, model = build(ProcessOptions, given), served_settings(given)
+    key, tolerance = read_key(process.api_key_file), {n: getattr(model, n) for n in EXACT}
+    settings = build(ServerSettings, {**tolerance, **given, "api_key": key})
     # Web packages take a second to import: after what is quick to refuse, and before models.
     imported("specdec_plugins.serving.app", "serve")
     if process.threads is not None:
@@ -64,8 +55,9 @@ def _run(given: Mapping[str, Any]) -> int:
     if process.replicas is not None:
         from specdec_plugins.serving.replicas import serve_replicas
 
-        return serve_replicas(options, settings, process)
-    return serve(load_model(options), settings, process.host, process.port)
+        return serve_replicas(model, settings, process)
+    loaded = load_model(model, settings.max_rows, process.part_times)
+    return serve(loaded, settings, process.host, process.port)
 
 
 def check_address(host: str, port: int) -> None:

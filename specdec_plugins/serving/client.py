@@ -13,6 +13,7 @@ from typing import Any
 
 from specdec_plugins.errors import UserError
 
+KEY_VARIABLE = "SPECDEC_API_KEY"
 DEFAULT_URL = "http://127.0.0.1:8080"
 _BROKEN = (OSError, http.client.HTTPException)  # errors that a connection may raise at any time
 

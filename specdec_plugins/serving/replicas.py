@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from specdec_plugins.app.loading import read_words
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.errors import UserError, not_installed
 from specdec_plugins.serving.metrics import SHARED_FOLDER
-from specdec_plugins.serving.model import decode_settings, load_model
-from specdec_plugins.serving.settings import LOG_LINE, ModelOptions, ProcessOptions, ServerSettings
+from specdec_plugins.serving.model import load_model
+from specdec_plugins.serving.settings import LOG_LINE, ProcessOptions, ServerSettings
 
 log = logging.getLogger("specdec.serving")
 
@@ -40,14 +41,13 @@ _RAY = {
 }
 
 
-def serve_replicas(model: ModelOptions, settings: ServerSettings, process: ProcessOptions) -> int:
+def serve_replicas(model: Settings, settings: ServerSettings, process: ProcessOptions) -> int:
     """Listen until a signal; returns 0 if accepted work was finished.
 
     Raises UserError if Ray Serve is missing or the engines cannot be started.
     """
     # Errors in the files should be reported at once, and only once.
-    files = decode_settings(model)
-    read_words(files)
+    read_words(model)
     for name, value in _RAY.items():
         os.environ.setdefault(name, value)
     try:
@@ -129,7 +129,7 @@ class Replica:
 
 def _application(
     serve: Any,
-    model: ModelOptions,
+    model: Settings,
     settings: ServerSettings,
     process: ProcessOptions,
     threads: int,
@@ -146,7 +146,7 @@ def _application(
 
         logging.basicConfig(level=level, format=LOG_LINE)
         torch.set_num_threads(threads)
-        return create_app(load_model(model), settings)
+        return create_app(load_model(model, settings.max_rows, process.part_times), settings)
 
     deployment = serve.deployment(
         serve.ingress(build)(Replica),

@@ -12,9 +12,10 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from specdec_plugins.app.options import declared
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.types import SEEDS
 from specdec_plugins.serving.errors import ServiceError
-from specdec_plugins.serving.settings import ModelOptions, ServerSettings
+from specdec_plugins.serving.settings import ServerSettings
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -68,7 +69,7 @@ class Parameters(Refusing):
     seed: Seed | None = _field("seed of samples; null = a new one, reported in details")
     details: bool = _field("add tokens, rounds and timings to the answer", False)
     use_drafter: bool | None = _field("false = decode without drafts, one token a step")
-    block_size: Count | None = _setting("block_size", ModelOptions)
+    block_size: Count | None = _setting("block_size", Settings)
     beta: Count | None = _setting("beta")
     tau: Finite | None = _setting("tau")
     split_sentences: bool = _field("false = every line is one sentence", True)

@@ -5,103 +5,25 @@ Flags, bounds and help derive from the declarations (`app/options.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
 
 from specdec_plugins.app.options import check, like, option
-from specdec_plugins.app.settings import DTYPES, TOKENIZERS, Settings
-from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.errors import require
 
-# What messages about `Settings` call a flag here: how many sentences decode at once.
-BATCH = {"--batch": "--max-rows"}
 LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
-NONE = "none"  # no drafter; no tokenizer
+# The settings of the model that a server takes; others come with each request.
+MODEL = (
+    *("data", "verifier", "drafter_checkpoint", "source_lang", "target_lang"),
+    *("tokenizer", "bpe_codes", "device", "dtype", "drafter_dtype"),
+    *("drafter", "drafter_options", "bigrams", "schedule", "schedule_options", "block_size"),
+)
 
-_model = partial(like, Settings, group="models")
-_speculation = partial(like, Settings, group="speculation")
 _default = partial(like, Settings, group="defaults of requests")
 _limit = partial(option, group="limits")
 _process = partial(option, group="server")
 _replica = partial(option, group="several engines, through Ray Serve")
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """Which models to load, and how to draft. None = as the folder says."""
-
-    REMOVED: ClassVar[Mapping[str, str]] = Settings.REMOVED
-
-    data: str | None = _model(
-        "data",
-        default=None,
-        help="a bundle, a transformers model (MarianMT, M2M-100, NLLB, BART, mBART), or a "
-        "folder with verifier.pt, drafter.pt, dict.<lang>.txt and bpe.codes (default: the bundled "
-        "pair)",
-    )
-    verifier: str | None = _model(
-        "verifier",
-        flags=("--verifier",),
-        help="checkpoint of the verifier (default: the one in FOLDER)",
-    )
-    drafter_checkpoint: str | None = _model(
-        "drafter_checkpoint",
-        flags=("--speculative-model",),
-        help="checkpoint of the drafter (default: the one in FOLDER, if any)",
-    )
-    source_lang: str | None = _model("source_lang")
-    target_lang: str | None = _model("target_lang")
-    tokenizer: str | None = option(
-        None,
-        "of raw text (default: the bundle's, else moses)",
-        choices=(*TOKENIZERS, NONE),
-        group="models",
-    )
-    bpe_codes: str | None = _model(
-        "bpe_codes", metavar="FILE", help="BPE codes (default: those in FOLDER)"
-    )
-    device: str | None = _model("device", alias=None)
-    dtype: str = _model(
-        "dtype",
-        alias=None,
-        choices=sorted(DTYPES),
-        help="precision of the networks (default: float32); int8 on a CPU only",
-    )
-    drafter_dtype: str | None = _model(
-        "drafter_dtype",
-        help="precision of the drafter (default: int8 beside float32 on a CPU, else --dtype)",
-    )
-
-    drafter: str | None = _speculation(
-        "drafter",
-        default=None,
-        choices=(*DRAFTERS.names(), NONE),
-        help="how to draft (default: the bundle's, or block if FOLDER has a drafter, else none)",
-    )
-    drafter_options: Mapping[str, Any] | None = _speculation("drafter_options", default=None)
-    bigrams: str | None = _speculation(
-        "bigrams", help="output of specdec convert bigrams (default: the one in FOLDER)"
-    )
-    schedule: str | None = _speculation(
-        "schedule",
-        default=None,
-        help="when to draft (default: the bundle's, else few_rows, in batches in which it pays)",
-    )
-    schedule_options: Mapping[str, Any] | None = _speculation("schedule_options", default=None)
-    block_size: int | None = _speculation(
-        "block_size", flags=("--speculative-steps", "--block-size"), advice=""
-    )
-    max_rows: int = 32  # set by the flag of ServerSettings
-    part_times: bool | None = None  # set by the flag of ProcessOptions
-
-    def __post_init__(self) -> None:
-        check(self)
-        require(
-            self.drafter != NONE or not self.drafter_options,
-            "--drafter-options needs a drafter; omit it, or choose a --drafter.",
-        )
 
 
 @dataclass(frozen=True)
@@ -127,7 +49,9 @@ class ServerSettings:
         group="defaults of requests",
     )
 
-    max_rows: int = _limit(32, "sentences decoded at once", least=1)
+    max_rows: int = _limit(
+        32, "sentences decoded at once", flags=("--batch", "--max-rows"), least=1
+    )
     max_waiting: int = _limit(1000, "sentences in the queue; more are answered with 429", least=1)
     max_body: int = _limit(1_000_000, "size of a request's body", "BYTES", least=1)
     max_characters: int = _limit(20_000, "characters in all texts of a request", least=1)

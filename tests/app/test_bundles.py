@@ -13,14 +13,9 @@ import numpy
 import pytest
 
 from specdec_plugins.app import loading
-from specdec_plugins.app.loading import (
-    DRAFTER,
-    VERIFIER,
-    make_settings,
-    origin,
-    settings_from_files,
-)
+from specdec_plugins.app.loading import make_settings, origin, settings_from_files
 from specdec_plugins.app.main import inference as main
+from specdec_plugins.app.settings import DRAFTER, VERIFIER, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import first_difference
 from specdec_plugins.decoding.networks import KERNELS, with_fast_products
@@ -28,9 +23,8 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bundle import BIGRAMS, CODES
 from specdec_plugins.formats.models import read_model
-from specdec_plugins.serving import translate_cli
-from specdec_plugins.serving.model import decode_settings, request_defaults
-from specdec_plugins.serving.settings import ModelOptions
+from specdec_plugins.serving import translate
+from specdec_plugins.serving.model import served_settings
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
 from tests.programs import python, script
 from tests.refusals import refused
@@ -251,7 +245,7 @@ def test_the_direction_is_fixed(bundle: Path) -> None:
 def test_a_verifier_alone_decodes_plainly(tmp_path: Path, expected: list[str]) -> None:
     place = captions(tmp_path / "alone", drafter_name=None, drafter=None)
     assert make_settings({"data": str(place)}).strategy == "AR"
-    assert decode_settings(ModelOptions(str(place))).strategy == "AR"
+    assert served_settings({"data": str(place)}).strategy == "AR"
     assert make_settings({"data": str(place), "drafter": "lookup"}).strategy == "specdec"
     translator = SpeculativeTranslator.from_pretrained(str(place))
     assert [t.text for t in translator.translate(LINES)] == expected
@@ -266,13 +260,15 @@ def test_a_smaller_model_may_be_the_drafter(tmp_path: Path, bundle: Path) -> Non
 
 
 def test_servers_take_it(relaxed: Path) -> None:
-    options = ModelOptions(str(relaxed))
-    assert request_defaults(options) == {"beta": 3, "tau": 1.5}
-    settings = decode_settings(options)
+    def served(**given: Any) -> Settings:
+        return served_settings({"data": str(relaxed), **given})
+
+    settings = served()
+    assert (settings.beta, settings.tau) == (3, 1.5)
     assert (settings.strategy, settings.drafter, settings.block_size) == ("specdec", "block", 7)
-    assert decode_settings(ModelOptions(str(relaxed), drafter="none")).strategy == "AR"
-    assert decode_settings(ModelOptions(str(relaxed), tokenizer="none")).tokenizer is None
-    assert decode_settings(ModelOptions(str(relaxed), block_size=3)).block_size == 3
+    assert served(drafter=None).strategy == "AR"
+    assert served(tokenizer=None).tokenizer is None
+    assert served(block_size=3).block_size == 3
 
 
 @pytest.fixture
@@ -298,7 +294,7 @@ def test_commands_translate_with_it(
     assert main([str(bundle), *files, "--cpu", "--quiet"]) == 0
     assert taken(output) == expected
     files = ["--input", source, "--output", output]
-    assert translate_cli.main([str(bundle), *files, "--device", "cpu"]) == 0
+    assert translate.main([str(bundle), *files, "--device", "cpu"]) == 0
     assert taken(output) == expected
 
 
@@ -337,7 +333,7 @@ def test_an_absent_default_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(bundle_module, "__file__", str(tmp_path / "a" / "b" / "bundle.py"))
     assert main([]) == 2
-    assert translate_cli.main(["--input", os.devnull]) == 2
+    assert translate.main(["--input", os.devnull]) == 2
     told = capsys.readouterr().err
     assert told.count("no pair of models is bundled") == told.count("\n") == 2
     with pytest.raises(UserError, match="given without its dictionaries"):

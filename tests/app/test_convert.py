@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.app.main import main as decode
+from specdec_plugins.app.main import inference as decode
 from tests.bundles import ROOT
 from tests.programs import convert_main as main
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app.files import FileOptions
-from specdec_plugins.app.main import COMMAND, INFERENCE, read_options
+from specdec_plugins.app.main import INFERENCE, read_options
 from specdec_plugins.app.options import build, check, declared, flags_of, like, option
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.errors import UserError
-from specdec_plugins.serving import translate_cli
+from specdec_plugins.serving.translate import COMMAND
 
 MODELS = ["data", "--path", "d.pt", "--AR-path", "v.pt"]
 PUBLISHED = (
@@ -166,7 +166,6 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--strategy early-exit", "--exit-layer N belong together"),
         ("--exit-layer 2", "--exit-layer N belong together"),
         ("--bpe subword_nmt", "belong together"),
-        ("--bpe-codes codes", "belong together"),
         ("--lowercase", "--lowercase applies to raw text"),
         ("--prefix-size 2", "give one with --prefix-file"),
         ("--prefix-column --prefix-file p", "exclude each other"),
@@ -211,20 +210,19 @@ def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
             parse_options([str(tmp_path / name)])
 
 
-@pytest.mark.parametrize("command", [COMMAND, translate_cli.COMMAND])
 def test_help_begins_with_the_files_and_ends_with_examples(
-    command: CommandLine, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
-        command.parse("--help")
+        COMMAND.parse("--help")
     text = capsys.readouterr().out
-    files = text.index("─ files" if "─ files" in text else "─ texts")
+    files = text.index("─ files")
     assert files < text.index("─ models") < text.index("\nexamples:\n") < text.index("0 done")
     assert text.index("[FOLDER] [flags]\n") < 60
     examples = text.partition("examples:\n")[2].replace("\\\n", "")
-    commands = re.findall(rf"(?m)^ +{command.name} ([^<#\n]*)", examples)
-    assert len(commands) == 3
-    assert all(isinstance(command.given(words.split()), dict) for words in commands)
+    commands = re.findall(rf"(?m)^ +{COMMAND.name} ([^<#\n]*)", examples)
+    assert len(commands) == 4
+    assert all(isinstance(COMMAND.given(words.split()), dict) for words in commands)
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "nonsense"])

@@ -1,7 +1,8 @@
-"""The Python client and specdec-translate, against a real server and without one."""
+"""The Python client and specdec translate, against a real server and without one."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
@@ -12,24 +13,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-import torch
 
-from specdec_plugins.errors import UnreadableError, UserError
-from specdec_plugins.serving import translate_cli
+from specdec_plugins.app import main as app
+from specdec_plugins.app import translator
+from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.errors import UnreadableError
 from specdec_plugins.serving.client import Client, ClientError
-from specdec_plugins.serving.translate_cli import main
+from specdec_plugins.serving.translate import main
 from tests.decoding.toys import SPECIAL
 from tests.serving.toys import (
-    MAX_LEN,
     PATIENCE,
     GatedVerifier,
     Running,
     ToyCodec,
     expected,
     running,
+    split,
     toy_model,
     wait_until,
 )
@@ -179,7 +181,7 @@ Translate = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def translate(tmp_path: Path) -> Translate:
-    """specdec-translate on a text: its exit status, and what the output, old before, holds then."""
+    """specdec translate on a text: its exit status, and what the output, old before, holds then."""
 
     def run(text: bytes, *flags: str) -> tuple[int, str]:
         source, target = tmp_path / "in", tmp_path / "out"
@@ -241,10 +243,14 @@ def test_a_program_gets_each_line_before_it_writes_the_next(
 
 @pytest.fixture
 def verifier(monkeypatch: pytest.MonkeyPatch) -> GatedVerifier:
-    """Of the model that specdec-translate loads, whatever it is told."""
-    model = toy_model()
-    monkeypatch.setattr(translate_cli, "load_model", lambda _: model)
-    monkeypatch.setattr(translate_cli, "request_defaults", lambda _: {"max_new_tokens": MAX_LEN})
+    """Of the model that specdec translate loads, whatever it is told."""
+    model = toy_model(samples=False)
+
+    def load(settings: Settings, with_scores: bool) -> SpeculativeTranslator:
+        return SpeculativeTranslator(settings, model.codec, model.decoder, model.limits)
+
+    monkeypatch.setattr(app, "load_translator", load)
+    monkeypatch.setattr(translator, "sentence_splitter", lambda language: split)
     assert isinstance(model.decoder.verifier, GatedVerifier)
     return model.decoder.verifier
 
@@ -252,7 +258,7 @@ def verifier(monkeypatch: pytest.MonkeyPatch) -> GatedVerifier:
 @pytest.mark.usefixtures("verifier")
 def test_the_same_without_a_server(translate: Translate) -> None:
     assert translate("\n".join(LINES).encode()) == (1, "\n".join([*WANTED, ""]))
-    assert translate(b"w4 w1. w2", "--whole-lines") == (0, expected("w4 w1. w2") + "\n")
+    assert translate(b"w4 w1. w2", "--no-split") == (0, expected("w4 w1. w2") + "\n")
 
 
 @pytest.mark.usefixtures("verifier")
@@ -262,26 +268,50 @@ def test_lines_end_as_they_did(translate: Translate, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes().decode() == wanted
 
 
-def test_messages_name_the_flags_that_the_command_has(
-    translate: Translate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("verifier")
+def test_a_line_in_json_is_that_of_the_server(
+    translate: Translate, client: Client, tmp_path: Path
 ) -> None:
-    for error, flag in (
-        (torch.OutOfMemoryError("4 GiB"), "use a smaller --max-rows or --dtype float16"),
-        (UserError("none; give it with --AR-path."), "none; give it with --verifier."),
-        (UserError("none; give it with --path."), "none; give it with --speculative-model."),
-    ):
-        monkeypatch.setattr(translate_cli, "load_model", Mock(side_effect=error))
-        assert translate(b"w1\n")[0] == 2
-        assert flag in capsys.readouterr().err
+    records = tmp_path / "json"
+    found = {}
+    for where in ([], ["--server", client.url]):
+        assert translate(b"w1. w2\n\n", *where, "--json-path", str(records))[0] == 0
+        lines = [json.loads(line) for line in records.read_text().splitlines()]
+        for line in lines:
+            del line["milliseconds"], line["score"], line["tokens"]
+        found[bool(where)] = lines
+    assert found[True] == found[False]
+    assert found[True][0]["rounds"] > 1
 
 
-@pytest.mark.parametrize(("name", "what"), [("stdin", "input"), ("stdout", "output")])
+def test_an_unfinished_output_is_continued_by_the_same_server_alone(
+    translate: Translate, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--server", client.url, "--requests", "1"]
+    assert translate(b"w1\nw2\nw4\nw1\n\xff\n", *where)[0] == 2
+    files = ["--output", str(tmp_path / "out"), "--input", str(tmp_path / "in"), "--resume"]
+    (tmp_path / "in").write_bytes(b"w1\nw2\nw4\n")
+    assert main([*files, *where, "--beta", "2"]) == 2
+    assert "was started with no beta, not beta 2" in capsys.readouterr().err
+    assert main([*files, *where]) == 0
+    wanted = [expected(word) for word in ("w1", "w2", "w4")]
+    assert (tmp_path / "out").read_text().splitlines() == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "flags"),
+    [("stdin", "input", []), ("stdout", "output", ["--input", "/dev/null"])],
+)
 def test_a_closed_stream_is_said_before_a_model_is_loaded(
-    name: str, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    what: str,
+    flags: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(translate_cli, "load_model", lambda _: pytest.fail("loaded"))
+    monkeypatch.setattr(app, "load_translator", lambda *_, **__: pytest.fail("loaded"))
     monkeypatch.setattr(sys, name, None)
-    assert main([]) == 2
+    assert main(flags) == 2
     assert f"standard {what} is closed" in capsys.readouterr().err
 
 
@@ -298,6 +328,7 @@ def test_lines_that_cannot_be_decoded_are_empty_and_told(
 def test_lines_that_are_cut_or_copied_are_named(
     here: bool,
     translate: Translate,
+    verifier: GatedVerifier,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -308,18 +339,15 @@ def test_lines_that_are_cut_or_copied_are_named(
         return [int(line.strip("w.")), SPECIAL.eos]
 
     monkeypatch.setattr(ToyCodec, "source_ids", picky)
-    model = toy_model()
-    monkeypatch.setattr(translate_cli, "load_model", lambda _: model)
-    monkeypatch.setattr(translate_cli, "request_defaults", lambda _: {"max_new_tokens": MAX_LEN})
-    with running(model) as there:
+    with running() as there:
         where = [] if here else ["--server", f"http://127.0.0.1:{there.port}"]
         text = f"{expected('w1')}\n{expected('w2')}. xx\n{expected('w0')}\n"
         assert translate(b"w1\nw2. xx\nw0\n", *where) == (1, text.replace(". xx", " xx"))
         told = capsys.readouterr().err
         source = tmp_path / "in"
         assert f"{source}, line 2: no letter is known. It is copied, as the model cannot" in told
-        assert "specdec-translate: line 2: copied, as the model cannot read all of it.\n" in told
-        assert "specdec-translate: line 3: cut at the length limit, so the end is missing." in told
+        assert "specdec translate: line 2: copied, as the model cannot read all of it.\n" in told
+        assert "specdec translate: line 3: cut at the length limit, so the end is missing." in told
         assert translate(b"w1\nxx\n", "--on-unreadable", "fail", *where)[0] == 2
         assert f"{source}, line 2: no letter is known.\n" in capsys.readouterr().err
 
@@ -329,6 +357,10 @@ def test_lines_that_are_cut_or_copied_are_named(
     [
         (["--server", "http://127.0.0.1:9"], "cannot be reached"),
         (["/nowhere", "--server", "http://x"], "omit the folder"),
+        (["--server", "http://x", "--dtype", "int8"], "omit --dtype"),
+        (["--server", "http://x", "--prefix-column"], "--prefix-column cannot be sent to a server"),
+        (["--server", "http://x", "--processes", "2"], "exclude each other"),
+        (["--processes", "2", "--diagnose"], "omit --processes"),
         (["/nowhere"], "not a folder"),
         (["/nowhere", "--processes", "-1"], "--processes"),
         (["--tau", "1"], "--tau 1 has no effect with --beta 1; add --beta 3"),
@@ -340,5 +372,5 @@ def test_mistakes_are_one_sentence(
     assert translate(b"w1\n", *arguments) == (2, "old\n")
     told = capsys.readouterr().err
     assert message in told
-    assert told.startswith("specdec-translate: ")
+    assert told.startswith("specdec translate: ")
     assert "Traceback" not in told

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.serving.app import create_app
-from specdec_plugins.serving.model import load_model, request_defaults
-from specdec_plugins.serving.settings import ModelOptions, ServerSettings
+from specdec_plugins.serving.model import load_model, served_settings
+from specdec_plugins.serving.settings import ServerSettings
 from tests.formats.pretrained.toys import lines_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,9 +25,8 @@ LINES = [line for line in lines_of(7) if not line.endswith(("。", "।"))]
 
 @contextmanager
 def serving(folder: Path, **options: Any) -> Iterator[TestClient]:
-    model = ModelOptions(data=str(folder), device="cpu", **options)
-    settings = ServerSettings(**request_defaults(model))
-    with TestClient(create_app(load_model(model), settings)) as client:
+    model = served_settings({"data": str(folder), "device": "cpu", **options})
+    with TestClient(create_app(load_model(model), ServerSettings())) as client:
         yield client
 
 

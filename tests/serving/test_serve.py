@@ -17,14 +17,15 @@ from typing import Any
 import httpx
 import pytest
 
+from specdec_plugins.app import main as app
 from specdec_plugins.errors import INTERRUPTED, TERMINATED, UserError
-from specdec_plugins.serving import translate_cli
-from specdec_plugins.serving.cli import KEY_VARIABLE, main, read_key
-from specdec_plugins.serving.client import Client
-from specdec_plugins.serving.model import ServedModel, decode_settings, load_model
+from specdec_plugins.serving import translate
+from specdec_plugins.serving.cli import main, read_key
+from specdec_plugins.serving.client import KEY_VARIABLE, Client
+from specdec_plugins.serving.model import ServedModel, load_model, served_settings
 from specdec_plugins.serving.planning import translate_texts
 from specdec_plugins.serving.schemas import Parameters
-from specdec_plugins.serving.settings import ModelOptions, ServerSettings
+from specdec_plugins.serving.settings import ServerSettings
 from tests.bundles import CAPTIONS, ROOT
 from tests.programs import talking_to
 from tests.serving.toys import START, ServerProcess, free_port, wait_until
@@ -42,7 +43,7 @@ LINES += ["The quick brown fox jumps over a lazy dog near the old river bank."] 
 @pytest.fixture(scope="module")
 def model() -> ServedModel:
     names = {"source_lang": "en", "target_lang": "de", "device": "cpu", "dtype": "float64"}
-    return load_model(ModelOptions(str(CAPTIONS), **names))
+    return load_model(served_settings({"data": str(CAPTIONS), **names}))
 
 
 def translated(model: ServedModel, **parameters: Any) -> list[str]:
@@ -147,10 +148,10 @@ def test_stopping_finishes_what_was_accepted(server: ServerProcess, expected: li
 def test_files_on_several_processes(
     tmp_path: Path, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translate_cli, "load_model", lambda _: pytest.fail("loaded once too often"))
+    monkeypatch.setattr(app, "load_translator", lambda *_, **__: pytest.fail("loaded here"))
     (source := tmp_path / "in").write_text("\n".join(LINES * 8))
     files = ["--input", str(source), "--output", str(tmp_path / "out")]
-    assert translate_cli.main([*PAIR, *files, "--processes", "2"]) == 0
+    assert translate.main([*PAIR, *files, "--processes", "2"]) == 0
     assert (tmp_path / "out").read_text().splitlines() == expected * 8
 
 
@@ -159,7 +160,7 @@ def test_what_a_process_cannot_load_is_said_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (source := tmp_path / "in").write_text("\n".join(LINES * 8))
-    assert translate_cli.main([str(CAPTIONS), "--input", str(source), "--processes", "2"]) == 2
+    assert translate.main([str(CAPTIONS), "--input", str(source), "--processes", "2"]) == 2
     (told,) = capfd.readouterr().err.splitlines()
     assert "set --source-lang and --target-lang" in told
 
@@ -167,11 +168,11 @@ def test_what_a_process_cannot_load_is_said_once(
 @pytest.mark.integration
 def test_a_killed_process_is_said() -> None:
     told = "one of --processes was killed, perhaps because memory was short"
-    with pytest.raises(UserError, match=told), translate_cli._processes(1) as pool:
+    with pytest.raises(UserError, match=told), translate._pool(1) as pool:
         pool.submit(os._exit, 9).result()
 
 
-INTERRUPTION = "specdec-translate: interrupted; only complete lines were written."
+INTERRUPTION = "specdec translate: interrupted; the output holds complete lines only."
 
 
 @pytest.mark.integration
@@ -187,8 +188,16 @@ def test_no_process_outlives_the_one_that_started_it(
     number: int, status: int, told: str, tmp_path: Path
 ) -> None:
     (source := tmp_path / "in").write_text("\n".join(LINES * 500))
-    program = "import sys; from specdec_plugins.serving import translate; sys.exit(translate())"
-    command = ["-c", program, *PAIR, "--input", source, "--processes", "2"]
+    command = [
+        "-m",
+        "specdec_plugins.cli",
+        "translate",
+        *PAIR,
+        "--input",
+        source,
+        "--processes",
+        "2",
+    ]
     with talking_to(sys.executable, *command, PYTHONPATH=str(ROOT)) as (process, _, _out):
         listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         wait_until(lambda: len(listed.read_text().split()) == 3, START)  # one counts
@@ -240,17 +249,17 @@ def test_what_a_folder_lacks_is_named(
     for name in files:
         (tmp_path / name).touch()
     with pytest.raises(UserError, match=message):
-        decode_settings(ModelOptions(str(tmp_path), **options))
+        served_settings({"data": str(tmp_path), **options})
 
 
 def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
     for name in ("verifier.pt", "bpe.codes"):
         (tmp_path / name).touch()
-    assert decode_settings(ModelOptions(str(tmp_path))).strategy == "AR"
+    assert served_settings({"data": str(tmp_path)}).strategy == "AR"
     (tmp_path / "drafter.pt").touch()
-    settings = decode_settings(ModelOptions(str(tmp_path)))
+    settings = served_settings({"data": str(tmp_path)})
     assert (settings.strategy, settings.drafter) == ("specdec", "block")
-    assert decode_settings(ModelOptions(str(tmp_path), drafter="none")).strategy == "AR"
+    assert served_settings({"data": str(tmp_path), "drafter": None}).strategy == "AR"
 
 
 @pytest.mark.parametrize(
@@ -263,13 +272,13 @@ def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
         (["--replica-gpus", "1"], "needs --replicas; give both, or omit"),
         (["--replica-gpus", "-1"], "--replica-gpus"),
         (["--port", "TAKEN"], "Address already in use"),
-        (["--max-rows", "0"], "--max-rows must be 1 or more"),
+        (["--max-rows", "0"], "--batch must be 1 or more"),
         (["--beta", "0"], "--beta"),
         (["--threads", "0"], "--threads"),
         (["--api-key-file", "/nowhere"], "/nowhere: the API key cannot be read"),
         (["--port", "99999"], "--port must be .*at most 65535"),
         (["--host", "192.0.2.1"], "--host 192.0.2.1 .*name an address of this machine"),
-        (["--drafter", "none", "--drafter-options", '{"x": 1}'], "needs a drafter; omit it"),
+        (["--drafter", "none", "--drafter-options", '{"x": 1}'], "omit --drafter-options"),
     ],
 )
 def test_mistakes_are_one_sentence_before_anything_is_loaded(

@@ -12,8 +12,7 @@ from sentence_splitter import SentenceSplitter
 
 from specdec_plugins.app.planning import Part, Text
 from specdec_plugins.decoding.types import RowResult
-from specdec_plugins.serving.model import Split, sentence_splitter
-from specdec_plugins.serving.planning import segment
+from specdec_plugins.text.sentences import Split, segment, sentence_splitter
 
 ENGLISH = sentence_splitter("en")
 

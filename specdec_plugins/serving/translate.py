@@ -1,0 +1,293 @@
+"""`specdec translate`: as `app.main`, here, on several processes, or through a server."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+
+from specdec_plugins.app.files import FileOptions, Sentences, in_buffers
+from specdec_plugins.app.main import (
+    FLAGS,
+    Here,
+    Translated,
+    Worker,
+    command_line,
+    read_options,
+    run_lines,
+)
+from specdec_plugins.app.options import build, check, flag_of, flags_of, option
+from specdec_plugins.app.report import Tally, summary
+from specdec_plugins.app.settings import EXACT, Settings
+from specdec_plugins.app.translator import load_translator
+from specdec_plugins.app.types import UNREADABLE, Limits, Sentence, Translation
+from specdec_plugins.decoding.stats import DecodeStats
+from specdec_plugins.decoding.types import FinishReason
+from specdec_plugins.errors import UserError, handling, imported, require
+from specdec_plugins.serving.client import KEY_VARIABLE, Client
+
+R = TypeVar("R")
+_BUFFER = 64  # most lines of a task
+_FIRST_ANSWER = 20.0  # seconds until a server that says nothing is given up
+_AHEAD = 2  # tasks for each worker, so that none waits
+_where = partial(option, group="where to translate")
+# Settings that a server takes with a request, and their names there.
+_ASKED = {
+    **{name: name for name in (*EXACT, "source_lang", "target_lang")},
+    "max_len_b": "max_new_tokens",
+    "split": "split_sentences",
+}
+_COUNTS = ("drafted", "accepted", "emitted")  # tokens of each round
+_HEEDED_HERE = ("on_unreadable",)  # of an answer
+
+
+@dataclass(frozen=True)
+class WhereOptions:
+    """What translates."""
+
+    processes: int = _where(
+        1, "each with its own model and one thread (default: 1); 0 = one per core", least=0
+    )
+    server: str | None = _where(
+        None, "translate through this server of specdec serve, and load no model here", "URL"
+    )
+    requests: int = _where(16, "requests sent at once, with --server", least=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+        require(
+            self.server is None or self.processes == 1,
+            "--processes and --server exclude each other; give one of them.",
+        )
+
+
+COMMAND = command_line(
+    "specdec translate",
+    [*FLAGS, *flags_of(WhereOptions)],
+    {"--max-new-tokens": "give --max-len-b"},  # of specdec-translate
+)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run `specdec translate`; returns the exit status."""
+    given = COMMAND.given(words)
+    return run_lines(COMMAND.name, given, lambda: _worker(given))
+
+
+def _worker(given: Mapping[str, Any]) -> tuple[Worker, FileOptions]:
+    where = build(WhereOptions, given)
+    if where.server is not None:
+        files = build(FileOptions, given)
+        return Server(where.server, where.requests, given, files), files
+    settings, files = read_options(given)
+    if "split" not in given and settings.raw_text:
+        settings = replace(settings, split=True)
+    if settings.split:
+        imported("sentence_splitter", "text")  # said before a model is loaded
+    num_processes = where.processes or os.cpu_count() or 1
+    here = Here(settings) if num_processes == 1 else Processes(settings, num_processes)
+    return here, files
+
+
+class Processes(Here):
+    """Processes with a translator each."""
+
+    def __init__(self, settings: Settings, count: int) -> None:
+        super().__init__(settings)
+        self._count = count
+        self._said: dict[int, tuple[DecodeStats, Limits]] = {}  # last words of each process
+
+    def start(self, files: FileOptions, say: Callable[[str], object]) -> None:
+        require(not files.diagnose, "--diagnose watches one process; omit --processes.")
+        self._files = files
+
+    def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:
+        size = min(_BUFFER, self._files.buffer_size)
+        with _pool(self._count, self.settings, bool(self._files.json_path)) as pool:
+            buffers = in_buffers(sentences, size, sentences.is_awaited)
+            num_ahead = _AHEAD * self._count
+            for buffer, (done, pid, stats, limits) in _in_order(
+                pool, _translate, buffers, num_ahead, sentences.is_awaited
+            ):
+                self._said[pid] = stats, limits
+                for _ in done:
+                    on_done()
+                yield buffer, done
+
+    def report(self, tally: Tally, seconds: float) -> str:
+        stats = sum((stats for stats, _ in self._said.values()), DecodeStats())
+        limits = next((limits for _, limits in self._said.values()), Limits(0, 0, 0))
+        text = summary(tally, stats, self.settings, limits, seconds)
+        return f"{text}\n{self._count} processes"
+
+
+@contextmanager
+def _pool(count: int, *arguments: Any) -> Iterator[Executor]:
+    """Processes that load a model each, and end with the block.
+
+    Raises UserError if one of them is killed.
+    """
+    others = multiprocessing.active_children()
+    # Not fork: torch's threads do not survive it.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, context, _start, arguments)
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise UserError(
+            "one of --processes was killed, perhaps because memory was short; use fewer of them."
+        ) from error
+    finally:
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.kill()  # in the middle of its lines, if a signal ended the block
+        pool.shutdown(cancel_futures=True)
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def _holding_signals() -> Iterator[None]:
+    """Processes that start in the block heed no signal to stop: this one does, and ends them.
+
+    It gets such a signal at the end of the block, as half a start would be a traceback there.
+    """
+    held = list[int]()
+    # Blocked for the new process, which inherits that; other threads of this one still get it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        with handling(held.append, _STOPPING):
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    finally:
+        for number in held:
+            signal.raise_signal(number)
+
+
+def _in_order(
+    pool: Executor,
+    translate: Callable[[list[Sentence]], R],
+    buffers: Iterator[list[Sentence]],
+    num_ahead: int,
+    is_awaited: Callable[[], bool],
+) -> Iterator[tuple[list[Sentence], R]]:
+    """Results of buffers, of which so many are read ahead; all of them while input is awaited."""
+    pending: deque[tuple[list[Sentence], Future[R]]] = deque()
+    for buffer in chain(buffers, [None]):
+        if buffer is not None:
+            with _holding_signals():
+                pending.append((buffer, pool.submit(translate, buffer)))
+        while pending and (buffer is None or len(pending) > num_ahead or is_awaited()):
+            begun, future = pending.popleft()
+            yield begun, future.result()
+
+
+_Said = tuple[list[Translation], int, DecodeStats, Limits]  # from a process of that id, so far
+_own: Callable[[], Any]  # the translator of a process of the pool
+
+
+def _start(*arguments: Any) -> None:
+    global _own
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    # Loaded by the first call, whose caller gets its errors; here they would break the pool.
+    _own = cache(partial(load_translator, *arguments))
+
+
+def _end_with_parent() -> None:
+    """However it ends: a killed process cannot end its children."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _translate(sentences: list[Sentence]) -> _Said:
+    own = _own()
+    return own.translate_sentences(sentences), os.getpid(), own.stats, own.limits
+
+
+class Server:
+    """A server, which is asked for a line at a time, by several threads."""
+
+    def __init__(
+        self, url: str, num_requests: int, given: Mapping[str, Any], files: FileOptions
+    ) -> None:
+        """given: of the command line. Raises UserError for settings that no request has."""
+        for name in given:
+            is_ours = name in Settings.__dataclass_fields__
+            require(
+                not is_ours or name in (*_ASKED, *_HEEDED_HERE),
+                "--server uses the server's own model and settings; omit "
+                f"{'the folder' if name == 'data' else flag_of(Settings, name)}.",
+            )
+        alone = [name for name in ("prefix_file", "prefix_column", "diagnose") if name in given]
+        for name in alone:
+            raise UserError(f"{flag_of(FileOptions, name)} cannot be sent to a server; omit it.")
+        self._url, self._num_requests = url, num_requests
+        self._copies = given.get("on_unreadable", "copy") == "copy"
+        self._asked = {_ASKED[name]: given[name] for name in given if name in _ASKED}
+        self._asked = {"split_sentences": True, **self._asked}
+        if files.json_path:
+            self._asked["details"] = True
+
+    def origin(self) -> dict[str, dict[str, Any]]:
+        return {"values": {"--server": self._url, **self._asked}, "contents": {}}
+
+    def start(self, files: FileOptions, say: Callable[[str], object]) -> None:
+        key = os.environ.get(KEY_VARIABLE)
+        Client(self._url, key, timeout=_FIRST_ANSWER).info()
+        self._client = Client(self._url, key)
+
+    def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:
+        with ExitStack() as stack:
+            pool = ThreadPoolExecutor(self._num_requests)
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            buffers = in_buffers(sentences, 1)
+            num_ahead, is_awaited = _AHEAD * self._num_requests, sentences.is_awaited
+            for lines, done in _in_order(pool, self._ask, buffers, num_ahead, is_awaited):
+                on_done()
+                yield lines, done
+
+    def _ask(self, sentences: list[Sentence]) -> list[Translation]:
+        [line] = sentences
+        if not line.text.strip():
+            return [Translation(line.number, line.text)]
+        answer = self._client.generate(line.text, **self._asked)
+        # An earlier server refuses what it cannot read, and does not say what it cuts.
+        fault = answer.get("unreadable") or ""
+        require(self._copies or not fault, f"{line.where}: {fault}")
+        reason = FinishReason.LENGTH if answer.get("truncated") else FinishReason.EOS
+        rounds = (answer.get("details") or {}).get("speculation", [])
+        counts: dict[str, Any] = {n: [num for one in rounds for num in one[n]] for n in _COUNTS}
+        done = Translation(
+            line.number,
+            answer["generated_text"],
+            rounds=sum(one["rounds"] for one in rounds),
+            finish_reason=UNREADABLE if fault else reason.value,
+            seconds=sum(one["decode_ms"] for one in rounds) / 1000,
+            fault=fault,
+            **counts,
+        )
+        return [done]
+
+    def diagnosis(self) -> str:
+        raise AssertionError("refused")
+
+    def report(self, tally: Tally, seconds: float) -> str:
+        return f"{tally.sentences} lines in {seconds:.2f} s through {self._url}"
