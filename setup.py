@@ -32,6 +32,7 @@ SERVE = [
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # specdec bench reproduce
 BENCH = [*COMPARE, *CONVERT, "locust>=2.32"]  # locust: load on the server
+FILES = ["markdown-it-py>=3"]  # to translate Markdown
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[serve]>=2.50", *SERVE]
 DOCS = ["mkdocs-material>=9.6"]  # the site of docs/
@@ -103,6 +104,7 @@ setup(
     extras_require={
         "text": TEXT,
         "serve": SERVE,
+        "files": FILES,
         "ray": RAY,
         "prepare": PREPARE,
         "train": TRAIN,

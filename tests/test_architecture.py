@@ -32,12 +32,13 @@ LAYERS: dict[str, set[str]] = {
     "models": {"decoding"},
     "criterions": set(),
     "formats": {"decoding"},
+    "documents": {"formats"},
     "training": {"corpus", "criterions", "decoding", "formats", "models"},
     "tasks": {"decoding", "formats", "models"},
     "text": {"formats"},
     "corpus": {"formats", "text"},
-    "app": {"corpus", "decoding", "formats", "text", "training"},
-    "serving": {"app", "corpus", "decoding", "formats", "text"},
+    "app": {"corpus", "decoding", "documents", "formats", "text", "training"},
+    "serving": {"app", "corpus", "decoding", "documents", "formats", "text"},
 }
 WITH_FAIRSEQ = {"models", "criterions", "tasks", "formats", "corpus", "training"}
 MAX_FUNCTION_LINES = 40  # fits a screen
@@ -262,6 +263,6 @@ def parameters(function: Any) -> list[str]:
 
 
 def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
-    # 130 before models of transformers were read (formats/pretrained), which are the rest.
+    # 130 before models of transformers (formats/pretrained) and documents were read.
     kinds = (".py", ".cpp", ".h", ".inc")
-    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 147
+    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 156

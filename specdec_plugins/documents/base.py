@@ -1,0 +1,145 @@
+"""What every format of document has in common: units of text, and edits of the bytes around them.
+
+A document is never written anew. The translation of a unit replaces the bytes where it belongs, and
+every other byte stays as it is: comments, order, indentation, line ends. Libraries that read and
+write such files would format them in their own way, and translate-toolkit is under the GPL.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from specdec_plugins.errors import UserError
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+_CHECKED = 1 << 16  # bytes that are searched for signs of another kind of file
+
+
+class Edit(NamedTuple):
+    """What replaces a part of the text."""
+
+    begin: int
+    end: int
+    text: str
+
+
+class State(Enum):
+    NEW = auto()  # has no translation
+    FUZZY = auto()  # has one that somebody should look at
+    DONE = auto()
+    FIXED = auto()  # marked as not to be translated
+
+
+Write = Callable[[str], list[Edit] | None]  # None: the translation does not fit
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A text of a document that is to be translated."""
+
+    source: str
+    write: Write  # the edits by which the document has a translation
+    state: State = State.NEW
+    target: str = ""  # the translation that it has
+
+
+class Text(NamedTuple):
+    """The characters of a file, and how they become bytes again."""
+
+    text: str
+    encoding: str
+    mark: bytes = b""  # of the byte order
+    errors: str = "strict"
+
+    def encoded(self, text: str) -> bytes:
+        return self.mark + text.encode(self.encoding, self.errors)
+
+
+def decoded(data: bytes, otherwise: str | None = None, errors: str = "strict") -> Text:
+    """The text of a file: in the encoding of its byte order mark, in UTF-8, or in another one.
+
+    errors: what becomes of characters that the encoding lacks. Raises UserError for other files.
+    """
+    mark = next((mark for mark in _MARKS if data.startswith(mark)), b"")
+    if not mark and b"\0" in data[:_CHECKED]:
+        raise UserError("is not a text file; give the file that holds the text.")
+    for encoding in (_MARKS.get(mark, "utf-8"), *filter(None, [otherwise])):
+        try:
+            return Text(data[len(mark) :].decode(encoding), encoding, mark, errors)
+        except UnicodeDecodeError as error:
+            line, first = data.count(b"\n", 0, error.start) + 1, encoding
+        except LookupError as error:
+            raise UserError(f"is in an unknown encoding, {encoding}.") from error
+    raise UserError(
+        f"line {line}: is not {first} text; convert the file, for example with iconv, or, if only "
+        "this line is in another encoding, correct it."
+    )
+
+
+def line_of(text: str, place: int) -> int:
+    """The number of the line of a place."""
+    return text.count("\n", 0, place) + 1
+
+
+def edited(text: str, edits: Sequence[Edit]) -> str:
+    """The text with edits, which must not overlap, in any order."""
+    parts, at = list[str](), 0
+    for begin, end, new in sorted(edits):
+        assert at <= begin <= end
+        parts += [text[at:begin], new]
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+class Document:
+    """A file that has been read: its units, and how it is written with their translations."""
+
+    def __init__(
+        self, data: bytes, units: Sequence[Unit], written: Callable[[Sequence[Edit]], bytes]
+    ) -> None:
+        """data: the file; written: with edits of its text."""
+        self.units = units
+        self._data = data
+        self._written = written
+
+    @classmethod
+    def of(cls, data: bytes, text: Text, units: Sequence[Unit]) -> Document:
+        """A document whose edits are in a text."""
+        return cls(data, units, lambda edits: text.encoded(edited(text.text, edits)))
+
+    def written(self, edits: Sequence[Edit]) -> bytes:
+        """The file with edits, which are those of its units; without any, its very bytes."""
+        return self._written(edits) if edits else self._data
+
+
+def replacing(source: str, begin: int, end: int, escape: Callable[[str], str] = str) -> Unit:
+    """A unit whose translation takes the place of the text itself."""
+    return Unit(source, lambda said: [Edit(begin, end, escape(said))] if said != source else [])
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines, with their ends, which are newlines only."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def has_letters(text: str) -> bool:
+    return any(map(str.isalpha, text))
+
+
+def escaped_ascii(text: str) -> str:
+    """The text with an escape of JSON and Java for every character beyond ASCII."""
+
+    def escape(found: re.Match[str]) -> str:
+        code = found[0].encode("utf-16-be").hex()
+        return "".join(f"\\u{code[i : i + 4]}" for i in range(0, len(code), 4))
+
+    return re.sub(r"[^\x00-\x7f]", escape, text)

@@ -1,0 +1,188 @@
+"""Texts with markup inside: what a translator reads in place of the markup, and the way back."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from specdec_plugins.documents.base import Edit, Unit
+
+_BLANKS = " \t\r\n\f"
+_SPACE = re.compile(f"[{_BLANKS}]+")
+
+
+class Kind(Enum):
+    TEXT = auto()
+    OPEN = auto()
+    CLOSE = auto()
+    VOID = auto()  # markup that stands alone, with whatever it encloses
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text as its file has it."""
+
+    kind: Kind
+    raw: str
+    text: str = ""  # what `raw` says, for `Kind.TEXT`
+    name: str = ""  # a CLOSE ends the nearest OPEN of its name
+
+
+@dataclass(frozen=True)
+class Inline:
+    """A text whose markup is written as tags: <g1>, </g1> and <x2/>."""
+
+    source: str
+    marks: dict[str, Piece]  # by tag
+    escape: Callable[[str], str]  # how the file writes a text
+    head: str = ""  # markup and white space around the text, as the file has it
+    tail: str = ""
+
+    def pieces(self, translation: str) -> list[Piece] | None:
+        """The translation with its markup; None if a tag is missing, stands twice or overlaps."""
+        found, opened = list[Piece](), list[str]()
+        tags = _tags(self.marks)
+        parts = tags.split(translation) if tags else [translation]
+        if sorted(parts[1::2]) != sorted(self.marks):
+            return None
+        for number, part in enumerate(parts):
+            piece = self.marks[part] if number % 2 else Piece(Kind.TEXT, "", part)
+            if piece.kind is Kind.OPEN:
+                opened.append(part)
+            elif piece.kind is Kind.CLOSE and (not opened or opened.pop() != f"<{part[2:]}"):
+                return None
+            found += [piece] if piece.raw or part else []
+        return found
+
+    def restored(self, translation: str) -> str | None:
+        """The translation as the file is to have it; None as for `pieces`."""
+        pieces = self.pieces(translation)
+        if pieces is None:
+            return None
+        inner = (self.escape(p.text) if p.kind is Kind.TEXT else p.raw for p in pieces)
+        return "".join([self.head, *inner, self.tail])
+
+    def unit(self, begin: int, end: int) -> Unit:
+        """The unit whose translation takes the place of the text itself."""
+
+        def write(translation: str) -> list[Edit] | None:
+            said = self.restored(translation)
+            same = said is not None and translation == self.source
+            return None if said is None else [] if same else [Edit(begin, end, said)]
+
+        return Unit(self.source, write)
+
+
+def _tags(marks: dict[str, Piece]) -> re.Pattern[str] | None:
+    letters = {tag.strip("</>").rstrip("0123456789") for tag in marks}
+    return re.compile(f"(</?(?:{'|'.join(sorted(letters))})[0-9]+/?>)") if marks else None
+
+
+def inline(
+    pieces: Sequence[Piece], escape: Callable[[str], str] = str, keeps_space: bool = False
+) -> Inline | None:
+    """What of a text is to be translated; None if it has no letters.
+
+    escape: how the file writes a text. keeps_space: white space inside the text has a meaning;
+    else any of it is one space.
+    """
+    head, inner, tail = _unwrapped(_paired(pieces))
+    if not any(p.kind is Kind.TEXT and any(map(str.isalpha, p.text)) for p in inner):
+        return None
+    said = "".join(p.text for p in inner)
+    pair, void = (next(x for x in _names(c) if f"<{x}" not in said) for c in "gx")
+    marks, opened, source, number = dict[str, Piece](), list[int](), "", 0
+    for piece in inner:
+        if piece.kind is Kind.TEXT:
+            source += piece.text
+            continue
+        if piece.kind is Kind.CLOSE:
+            tag = f"</{pair}{opened.pop()}>"
+        else:
+            number += 1
+            tag = f"<{void}{number}/>" if piece.kind is Kind.VOID else f"<{pair}{number}>"
+            opened += [number] if piece.kind is Kind.OPEN else []
+        marks[tag] = piece
+        source += tag
+    if not keeps_space:
+        source = _SPACE.sub(" ", source)
+    return Inline(source, marks, escape, head, tail)
+
+
+def _names(letter: str) -> Iterator[str]:
+    name = letter
+    while True:
+        yield name
+        name += letter
+
+
+def _paired(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces with VOID for each OPEN and CLOSE that has no partner; empty ones left out."""
+    found, opened = [p for p in pieces if p.raw or p.name], list[int]()
+    num_open = Counter[str]()
+    for at, piece in enumerate(found):
+        if piece.kind is Kind.OPEN:
+            opened.append(at)
+            num_open[piece.name] += 1
+        elif piece.kind is Kind.CLOSE and not num_open[piece.name]:
+            found[at] = replace(piece, kind=Kind.VOID)
+        elif piece.kind is Kind.CLOSE:
+            while found[left := opened.pop()].name != piece.name:
+                found[left] = replace(found[left], kind=Kind.VOID)
+                num_open[found[left].name] -= 1
+            num_open[piece.name] -= 1
+    for left in opened:
+        found[left] = replace(found[left], kind=Kind.VOID)
+    return found
+
+
+def _unwrapped(pieces: list[Piece]) -> tuple[str, list[Piece], str]:
+    """What stands around the text as the file has it, and the pieces between."""
+    partners, begin, end = _partners(pieces), 0, len(pieces)
+    while begin < end:
+        if _is_outside(pieces[begin]):
+            begin += 1
+        elif _is_outside(pieces[end - 1]):
+            end -= 1
+        elif partners.get(begin) == end - 1:
+            begin, end = begin + 1, end - 1
+        else:
+            break
+    inner = pieces[begin:end]
+    head, tail = ("".join(p.raw for p in some) for some in (pieces[:begin], pieces[end:]))
+    if inner and inner[0].kind is Kind.TEXT:
+        head, inner[0] = _cut(head, inner[0], str.lstrip)
+    if inner and inner[-1].kind is Kind.TEXT:
+        tail, inner[-1] = _cut(tail, inner[-1], str.rstrip)
+    return head, inner, tail
+
+
+def _is_outside(piece: Piece) -> bool:
+    return piece.kind is Kind.VOID or (piece.kind is Kind.TEXT and not piece.text.strip())
+
+
+def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
+    """Where each OPEN is closed."""
+    partners, opened = dict[int, int](), list[int]()
+    for at, piece in enumerate(pieces):
+        if piece.kind is Kind.OPEN:
+            opened.append(at)
+        elif piece.kind is Kind.CLOSE:
+            partners[opened.pop()] = at
+    return partners
+
+
+def _cut(around: str, piece: Piece, strip: Callable[[str, str], str]) -> tuple[str, Piece]:
+    """White space at the beginning or end of a text goes to what stands around it.
+
+    Only what the file has as such: what an escape stands for is part of the text.
+    """
+    raw = strip(piece.raw, _BLANKS)
+    if strip is str.lstrip:
+        blanks = piece.raw[: len(piece.raw) - len(raw)]
+        return around + blanks, replace(piece, text=piece.text.removeprefix(blanks), raw=raw)
+    blanks = piece.raw[len(raw) :]
+    return blanks + around, replace(piece, text=piece.text.removesuffix(blanks), raw=raw)

@@ -1,0 +1,101 @@
+"""What of a document is translated, and what is known already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+from specdec_plugins.documents.base import Document, Edit, State
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.pretrained.languages import plain
+
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+# Which units are translated, by the word that users have for it.
+CHOICES = {
+    "untranslated": frozenset([State.NEW]),
+    "fuzzy": frozenset([State.NEW, State.FUZZY]),
+    "all": frozenset([State.NEW, State.FUZZY, State.DONE]),
+}
+
+
+class Job:
+    """The translation of a document."""
+
+    def __init__(
+        self,
+        document: Document,
+        units: str = "untranslated",
+        memory: Mapping[str, str] | None = None,
+    ) -> None:
+        """units: one of CHOICES; memory: translations of texts, which are used as they are."""
+        self.document = document
+        self.units = [unit for unit in document.units if unit.state in CHOICES[units]]
+        done = (unit for unit in document.units if unit.state is State.DONE and unit.target)
+        own = {unit.source: unit.target for unit in done} if units != "all" else {}
+        self._known = {**own, **(memory or {})}
+        self.num_known = 0  # units whose translation was known
+        self.lost = list[str]()  # sources whose markup a translation would have lost
+
+    @property
+    def texts(self) -> list[str]:
+        """What is to be translated, each text once."""
+        sources = dict.fromkeys(unit.source for unit in self.units)
+        return [source for source in sources if source not in self._known]
+
+    def written(self, translations: Mapping[str, str]) -> bytes:
+        """The file. translations: of `texts`; what has none stays as it is."""
+        edits, self.num_known, self.lost = list[Edit](), 0, []
+        for unit in self.units:
+            translation = self._known.get(unit.source, translations.get(unit.source))
+            if translation is None:
+                continue
+            made = unit.write(translation)
+            if made is None:
+                self.lost.append(unit.source)
+            else:
+                edits += made
+                self.num_known += unit.source in self._known
+        return self.document.written(edits)
+
+
+def read_memory(path: str | Path, source: str | None, target: str | None) -> dict[str, str]:
+    """Translations of a .tmx file, by their sources; the last of several.
+
+    source, target: languages; None = the one that the file calls its source, and the other one.
+    Units with markup inside are left out, as is whatever is in other languages. Raises UserError if
+    it is no such file or has nothing in these languages.
+    """
+    found = dict[str, str]()
+    try:
+        for srclang, said in _variants(Path(path)):
+            first = plain(source or srclang)
+            others = [code for code in said if code != first]
+            last = plain(target) if target else others[0] if len(others) == 1 else ""
+            if first in said and last in said:
+                found[said[first]] = said[last]
+    except (OSError, ElementTree.ParseError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read as a .tmx file ({reason}); check it.") from error
+    pair = f"from {source or 'its source language'} to {target or 'one other'}"
+    require(bool(found), f"{path}: holds no translations {pair}; give another --memory.")
+    return found
+
+
+def _variants(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The source language and the texts of each unit, by language."""
+    srclang = ""
+    for _, node in ElementTree.iterparse(path):
+        if node.tag == "header":
+            srclang = node.get("srclang", "")
+        elif node.tag == "tu":
+            said = dict[str, str]()
+            for one in node.iter("tuv"):
+                segment = one.find("seg")
+                code = (
+                    one.get("{http://www.w3.org/XML/1998/namespace}lang") or one.get("lang") or ""
+                )
+                if segment is not None and not len(segment) and segment.text:
+                    said[plain(code)] = segment.text
+            yield node.get("srclang", srclang), said
+            node.clear()
