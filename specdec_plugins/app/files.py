@@ -120,14 +120,14 @@ def count_lines(path: str) -> int:
     return reading.count_lines(Path(path)) if os.path.exists(path) else 0
 
 
-def progress_bar(path: str, shown: bool | None, done: int = 0) -> Any:
+def progress_bar(path: str, shown: bool | None, done: int = 0, total: int | None = None) -> Any:
     """A bar over the lines of an input. shown: None = at a terminal.
 
-    The total is known if the lines can be counted without consuming them.
+    Without a total they are counted, if that does not consume them.
     """
     is_counted = shown is not False and path != STANDARD and os.path.isfile(path)
     return tqdm(
-        total=count_lines(path) if is_counted else None,
+        total=count_lines(path) if is_counted and total is None else total,
         initial=done,
         unit="line",
         file=sys.stderr,
@@ -170,7 +170,10 @@ class FileOptions:
         flags=("--input-path", "--input"),
     )
     output_path: str = _file(
-        STANDARD, "'-', the default: standard output", "FILE", flags=("--output-path", "--output")
+        STANDARD,
+        "'-', the default: standard output",
+        "FILE",
+        flags=("--output-path", "--output", "-o"),
     )
     json_path: str | None = _file(
         None,

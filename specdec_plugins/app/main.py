@@ -58,6 +58,7 @@ EPILOG = """\
 examples:
   specdec translate --input-path raw.en --output-path raw.de  # the bundled pair
   specdec translate models/mine --processes 4 < raw.en > raw.de
+  specdec translate app.po -o app.de.po                       # a document
   specdec translate --server http://127.0.0.1:8080 < raw.en > raw.de
   specdec translate data-bin --AR-path verifier.pt --path drafter.pt \\
       --beta 3 --tau 1.0 < test.bpe.en > test.de              # fairseq's
@@ -78,7 +79,8 @@ def command_line(
 ) -> CommandLine:
     """A command that translates lines. removed: more flags of earlier versions."""
     removed = {**removed_from(Settings, FileOptions), **(removed or {})}
-    usage = f"{name} [FOLDER] [flags]"
+    has_documents = any(flag.name == "file" for flag in flags)
+    usage = f"{name} [FOLDER] {'[FILE] ' * has_documents}[flags]"
     return CommandLine(name, DESCRIPTION, None, flags, epilog=EPILOG, removed=removed, usage=usage)
 
 
@@ -212,7 +214,15 @@ class Here:
 class Run:
     """One run over one input."""
 
-    def __init__(self, worker: Worker, files: FileOptions, name: str) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        files: FileOptions,
+        name: str,
+        sentences: Sequence[Sentence] | None = None,
+    ) -> None:
+        """sentences: those to translate, in place of the lines of the input."""
+        self._given = sentences
         self.worker = worker
         self.files = files
         self._name = name
@@ -234,7 +244,9 @@ class Run:
 
     def _run(self) -> int:
         with ExitStack() as stack:
-            sentences = stack.enter_context(open_sentences(self.files))
+            given = self._given
+            opened = open_sentences(self.files) if given is None else None
+            sentences = stack.enter_context(opened) if opened else Sentences(iter(given or ()), [])
             kept = self._check_outputs()
             if not self.files.debug:
                 logging.getLogger("fairseq").setLevel(logging.WARNING)
@@ -246,7 +258,8 @@ class Run:
             ]
             stack.callback(self.flaws.sum_up)
             start, source = time.perf_counter(), self.files.input_path
-            bar = stack.enter_context(progress_bar(source, self.files.progress, kept))
+            total = None if given is None else len(given)
+            bar = stack.enter_context(progress_bar(source, self.files.progress, kept, total))
             translated = self.worker.translated(sentences, bar.update)
             for buffer, done in stack.enter_context(closing(translated)):
                 self._write(writers, buffer, done)

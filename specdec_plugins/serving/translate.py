@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from specdec_plugins.app.documents import DocumentOptions, parted, run_document
 from specdec_plugins.app.files import FileOptions, Sentences, in_buffers
 from specdec_plugins.app.main import (
     FLAGS,
@@ -75,15 +76,16 @@ class WhereOptions:
 
 COMMAND = command_line(
     "specdec translate",
-    [*FLAGS, *flags_of(WhereOptions)],
+    [*FLAGS, *flags_of(DocumentOptions, WhereOptions)],
     {"--max-new-tokens": "give --max-len-b"},  # of specdec-translate
 )
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run `specdec translate`; returns the exit status."""
-    given = COMMAND.given(words)
-    return run_lines(COMMAND.name, given, lambda: _worker(given))
+    given = parted(COMMAND.given(words))
+    run = run_document if "file" in given else run_lines
+    return run(COMMAND.name, given, lambda: _worker(given))
 
 
 def _worker(given: Mapping[str, Any]) -> tuple[Worker, FileOptions]:

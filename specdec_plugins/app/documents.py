@@ -1,0 +1,151 @@
+"""`specdec translate FILE -o FILE`: documents, of which the texts are translated as lines are."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from specdec_plugins.app.files import FileOptions
+from specdec_plugins.app.main import Run, Worker
+from specdec_plugins.app.options import build, check, option
+from specdec_plugins.app.types import Sentence
+from specdec_plugins.documents import FORMATS, read
+from specdec_plugins.documents.job import CHOICES, Job, read_memory
+from specdec_plugins.errors import located, require, run_command
+from specdec_plugins.formats.output import check_output, is_file, written_whole
+
+_BREAK = re.compile(r"(\r\n|[\r\n])")
+_SHOWN = 60  # characters of a text in a message
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """A document, and what of it is translated."""
+
+    file: str | None = option(
+        None,
+        f"a document to translate in place of lines ({' '.join(FORMATS)}); -o names the "
+        "translation. Without a FOLDER, the first name may be this one",
+        "FILE",
+        flags=("file",),
+        group="files",
+    )
+    units: str = option(
+        "untranslated",
+        "of a document that holds translations: what has none (default), or fuzzy ones and "
+        "those, or all",
+        choices=tuple(CHOICES),
+        group="files",
+    )
+    memory: str | None = option(
+        None,
+        "translation memory (.tmx), whose translations of whole texts of a document are used as "
+        "they are",
+        "FILE",
+        group="files",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def parted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a command line with the document's name where it belongs."""
+    name = given.get("data", "")
+    is_document = os.path.isfile(name) or PurePath(name).suffix.lower() in FORMATS
+    if "file" in given or not is_document or os.path.isdir(name):
+        return dict(given)
+    return {**{key: value for key, value in given.items() if key != "data"}, "file": name}
+
+
+def run_document(
+    name: str, given: Mapping[str, Any], choose: Callable[[], tuple[Worker, FileOptions]]
+) -> int:
+    """Run a command that translates a document; returns the exit status."""
+
+    def work() -> int:
+        how = build(DocumentOptions, given)
+        worker, files = choose()
+        return _Document(name, how, worker, files, given).run()
+
+    return run_command(name, work, "debug" in given, "interrupted.")
+
+
+@dataclass
+class _Document:
+    """A document that is being translated.
+
+    Its lines are written to OUTPUT.lines, from which a run that is interrupted goes on.
+    """
+
+    name: str  # of the command
+    how: DocumentOptions
+    worker: Worker
+    files: FileOptions
+    given: Mapping[str, Any]
+    path: str = field(init=False)
+
+    def run(self) -> int:
+        files, self.path = self.files, self.how.file or ""
+        output = files.output_path
+        beside = [name for name in ("prefix_file", "json_path", "diagnose") if name in self.given]
+        require(not beside, f"{self.path}: a document takes no prefixes and gives no reports on "
+                "lines; omit --prefix-file, --json-path and --diagnose.")  # fmt: skip
+        require("input_path" not in self.given, "--input-path and FILE exclude each other.")
+        require(is_file(output), "a document is written whole; name the file to write with -o.")
+        check_output(output, inputs=[self.path, self.how.memory])
+        with located(self.path):
+            job = self._job()
+        parts = {text: _BREAK.split(text) for text in job.texts}
+        texts = [*dict.fromkeys(line for some in parts.values() for line in some if line.strip())]
+        lines = f"{output}.lines"
+        try:
+            status = self._translate(texts, lines) if texts else 0
+        except KeyboardInterrupt as error:
+            error.args = (f"interrupted; what is translated is in {lines}, and --resume goes on.",)
+            raise
+        said = dict(zip(texts, _read(lines) if texts else [], strict=True))
+        whole = {text: "".join(said.get(line, line) for line in some)
+                 for text, some in parts.items() if all(said.get(s, s) for s in some)}  # fmt: skip
+        self._write(job, whole, output)
+        Path(lines).unlink(missing_ok=True)
+        return 1 if job.lost else status
+
+    def _job(self) -> Job:
+        try:
+            data = Path(self.path).read_bytes()
+        except OSError as error:
+            require(False, f"cannot be read ({error.strerror}); check the name.")
+        settings = getattr(self.worker, "settings", None)
+        pair = (getattr(settings, f"{side}_lang", None) for side in ("source", "target"))
+        memory = read_memory(self.how.memory, *pair) if self.how.memory else None
+        return Job(read(self.path, data), self.how.units, memory)
+
+    def _translate(self, texts: Sequence[str], output: str) -> int:
+        sentences = [
+            Sentence(number, text, where=f"{self.path}, text {number} ({text[:_SHOWN]!r})")
+            for number, text in enumerate(texts, 1)
+        ]
+        files = replace(self.files, output_path=output, input_path=self.path)
+        return Run(self.worker, files, self.name, sentences).run()
+
+    def _write(self, job: Job, translations: Mapping[str, str], output: str) -> None:
+        with written_whole(Path(output)) as part:
+            part.write_bytes(job.written(translations))
+        for text in job.lost:
+            self._say(f"{text[:_SHOWN]!r}: stays, as its translation would have lost markup.")
+        if not self.files.quiet:
+            count = f"{len(job.document.units)} texts: {len(job.units)} to translate"
+            self._say(f"{output}: {count}, {job.num_known} known before, {len(job.lost)} left.")
+
+    def _say(self, message: str) -> None:
+        sys.stderr.write(f"{self.name}: {message}\n")
+
+
+def _read(lines: str) -> list[str]:
+    return Path(lines).read_text(encoding="utf-8").removesuffix("\n").split("\n")

@@ -1,0 +1,142 @@
+"""Documents on the command line, with a translator that writes capitals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec_plugins.app.documents import parted, run_document
+from specdec_plugins.app.files import FileOptions, Sentences
+from specdec_plugins.app.options import build
+from specdec_plugins.app.report import Tally
+from specdec_plugins.app.types import Sentence, Translation
+from specdec_plugins.decoding.types import FinishReason
+from specdec_plugins.errors import Stopped
+from specdec_plugins.serving import translate as command
+
+PO = b'msgid "Save"\nmsgstr "Sichern"\n\nmsgid "Open\\nClose"\nmsgstr ""\n\nmsgid "Go"\nmsgstr ""\n'
+DONE = PO.replace(
+    b'msgid "Open\\nClose"\nmsgstr ""', b'msgid "Open\\nClose"\nmsgstr ""\n"OPEN\\n"\n"CLOSE"'
+)
+DONE = DONE.replace(b'msgid "Go"\nmsgstr ""', b'msgid "Go"\nmsgstr "GO"')
+
+
+class Capitals:
+    """A worker; stops before a text that is given to it, as an interrupted one does."""
+
+    def __init__(self, stop: str = "", loses: str = "") -> None:
+        self.stop, self.loses = stop, loses
+        self.seen = list[str]()
+
+    def origin(self) -> dict[str, dict[str, Any]]:
+        return {"values": {}, "contents": {}}
+
+    def start(self, files: FileOptions, say: Callable[[str], object]) -> None: ...
+
+    def translated(
+        self, sentences: Sentences, on_done: Callable[[], None]
+    ) -> Iterator[tuple[Sequence[Sentence], Sequence[Translation]]]:
+        for one in sentences:
+            if one.text == self.stop:
+                raise Stopped(2)
+            self.seen.append(one.text)
+            text = one.text.upper().replace(self.loses.upper() or "\0", "")
+            yield [one], [Translation(one.number, text, finish_reason=FinishReason.EOS.value)]
+
+    def report(self, tally: Tally, seconds: float) -> str:
+        return f"{tally.sentences} lines"
+
+
+def run(worker: Any, **given: Any) -> int:
+    return run_document("translate", given, lambda: (worker, build(FileOptions, given)))
+
+
+@pytest.fixture
+def po(tmp_path: Path) -> Path:
+    path = tmp_path / "app.po"
+    path.write_bytes(PO)
+    return path
+
+
+def test_a_document_is_written_whole(po: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, worker = po.with_name("out.po"), Capitals()
+    assert run(worker, file=str(po), output_path=str(out)) == 0
+    assert out.read_bytes() == DONE
+    assert worker.seen == ["Open", "Close", "Go"]
+    assert sorted(p.name for p in po.parent.iterdir()) == ["app.po", "out.po"]
+    assert "3 texts: 2 to translate, 0 known before, 0 left." in capsys.readouterr().err
+
+
+def test_a_run_that_was_interrupted_goes_on(po: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = po.with_name("out.po")
+    assert run(Capitals(stop="Go"), file=str(po), output_path=str(out)) == 130
+    assert "--resume goes on" in capsys.readouterr().err
+    assert not out.exists()
+    worker = Capitals()
+    assert run(worker, file=str(po), output_path=str(out), resume=True) == 0
+    assert worker.seen == ["Go"]
+    assert out.read_bytes() == DONE
+    assert sorted(p.name for p in po.parent.iterdir()) == ["app.po", "out.po"]
+
+
+def test_another_document_is_not_resumed(po: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(po.with_name("out.po"))
+    run(Capitals(stop="Go"), file=str(po), output_path=out)
+    po.write_bytes(PO.replace(b"Open", b"Shut"))
+    assert run(Capitals(), file=str(po), output_path=out, resume=True) == 2
+    assert "came from another input" in capsys.readouterr().err
+
+
+def test_a_text_whose_markup_is_lost_stays_and_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, out = tmp_path / "a.html", tmp_path / "b.html"
+    page.write_bytes(b"<p>One <b>two</b> three<p>Four")
+    assert run(Capitals(loses="</g1>"), file=str(page), output_path=str(out)) == 1
+    assert out.read_bytes() == b"<p>One <b>two</b> three<p>FOUR"
+    assert "would have lost markup" in capsys.readouterr().err
+
+
+def test_nothing_to_translate_needs_no_model(po: Path) -> None:
+    out = po.with_name("out.po")
+    po.write_bytes(DONE)
+    assert run(None, file=str(po), output_path=str(out)) == 0
+    assert out.read_bytes() == DONE
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"output_path": "-"}, "name the file to write with -o"),
+        ({"json_path": "x"}, "omit --prefix-file"),
+        ({"input_path": "x"}, "exclude each other"),
+        ({"file": "nowhere.po"}, "nowhere.po: cannot be read"),
+        ({"memory": "nowhere.tmx"}, "nowhere.tmx: cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    po: Path, given: dict[str, Any], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = po.with_name("out.po")
+    assert run(Capitals(), **{"file": str(po), "output_path": str(out), **given}) == 2
+    assert told in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_first_name_may_be_that_of_the_document(po: Path, tmp_path: Path) -> None:
+    assert parted({"data": str(po)}) == {"file": str(po)}
+    assert parted({"data": "missing.docx"}) == {"file": "missing.docx"}
+    assert parted({"data": str(tmp_path)}) == {"data": str(tmp_path)}
+    assert parted({"data": "models/mine"}) == {"data": "models/mine"}
+    both = {"data": str(tmp_path), "file": str(po)}
+    assert parted(both) == both
+
+
+def test_the_bundled_pair_translates_a_document(po: Path) -> None:
+    out = po.with_name("out.po")
+    po.write_bytes(b'msgid "Click the button."\nmsgstr ""\n')
+    assert command.main([str(po), "-o", str(out), "--quiet"]) == 0
+    assert b"Klicken Sie auf die Schaltfl\xc3\xa4che." in out.read_bytes()
