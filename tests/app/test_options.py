@@ -218,10 +218,10 @@ def test_help_begins_with_the_files_and_ends_with_examples(
     text = capsys.readouterr().out
     files = text.index("─ files")
     assert files < text.index("─ models") < text.index("\nexamples:\n") < text.index("0 done")
-    assert text.index("[FOLDER] [flags]\n") < 60
+    assert text.index("[FOLDER] [FILE] [flags]\n") < 60
     examples = text.partition("examples:\n")[2].replace("\\\n", "")
     commands = re.findall(rf"(?m)^ +{COMMAND.name} ([^<#\n]*)", examples)
-    assert len(commands) == 4
+    assert len(commands) == 5
     assert all(isinstance(COMMAND.given(words.split()), dict) for words in commands)
 
 
