@@ -468,7 +468,7 @@ COMMAND = cli.CommandLine(
          "fp16 on GPUs, fp32 on CPUs)"),
         ("--cpu", False, bool, "do not use a GPU"),
         ("--ray", "", str, "distil on the Ray cluster at this address, or on 'local' processes"),
-        ("--report-flags", "", str, "flags of specdec bench reproduce, in one quoted argument"),
+        ("--report-flags", "", str, "flags of specdec bench reproduce: --report-flags='--taus 1'"),
         REDO,
         ("--list", False, bool, "print the steps and their commands without running them"),
     ],
