@@ -34,6 +34,7 @@ class Constraints:
     banned_first: TokenIds = ()  # tokens banned directly after the opening
     num_opening: int = 1  # length of the opening: the start token, and what a model forces
     repetition_penalty: float = 1.0  # above 1, tokens of the text become less likely (CTRL, 2019)
+    renormalizes: bool = False  # probabilities in a beam search are those of tokens not banned
 
 
 FREE = Constraints()

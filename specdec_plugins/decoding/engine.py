@@ -149,16 +149,19 @@ class Session:
         self._refill(self._config.clock())
         if not self._batch.rows:
             return []
-        draft = self._propose()
-        with self._timer.part("verify"):
-            scores = self.verifier.score(self._batch.prefix, draft)
-        with self._timer.part("rest"):
-            events = self._report(draft, *self._conclude(draft, scores))
+        events = self._round()
         now = self._config.clock()
         for event in events:
             if event.result is not None:
                 event.result.seconds = now - event.result.joined_at
         return events
+
+    def _round(self) -> list[RowEvent]:
+        draft = self._propose()
+        with self._timer.part("verify"):
+            scores = self.verifier.score(self._batch.prefix, draft)
+        with self._timer.part("rest"):
+            return self._report(draft, *self._conclude(draft, scores))
 
     def run(self) -> Iterator[RowEvent]:
         """Step until everything is decoded, yielding events as they happen."""

@@ -275,6 +275,18 @@ class Verifier(Target, Stateful, Protocol):
         """One cached pass over each row's last committed token and its draft."""
 
 
+class Branching(Verifier, Protocol):
+    """A verifier that can score several continuations of a row at once, as a beam search does."""
+
+    def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
+        """Logits [B, n, V] after `tokens` [B, n] int64, each at a position and a place of its own.
+
+        What a token is computed to goes to its place in the row's cache, [B, n] int64, and stays
+        there until another token is given it. A token sees the places whose bits are set in its
+        `seen` [B, n, N] uint8, 8 places a byte, the lowest bit first; its own is one of them.
+        """
+
+
 class Drafter(Stateful, Protocol):
     """Proposes tokens. Errors are corrected by the rule; only speed matters."""
 
@@ -340,6 +352,34 @@ SCHEDULES: Registry[DraftSchedule] = Registry(
 )
 
 
+FINISHING = ("fairseq", "first", "likely", "never")
+
+
+@dataclass(frozen=True)
+class BeamParams:
+    """A beam search: how many hypotheses are kept, how they are ranked, and when it is over.
+
+    It is over when `size` hypotheses have ended: as fairseq does, or, as transformers does with
+    `early_stopping` True, with the best ones that ended by then ("first"). With False ("likely")
+    and "never" a better one must be out of reach, too, at the present and at the greatest length.
+    """
+
+    size: int = 5  # hypotheses that go on at every step
+    num_best: int = 1  # hypotheses in the result, `size` at most
+    length_penalty: float = 1.0  # a score is the log-probability divided by length ** this
+    unknown_penalty: float = 0.0  # subtracted from the log-probability of <unk>
+    finishing: str = "fairseq"  # one of FINISHING
+
+    def __post_init__(self) -> None:
+        require(1 <= self.size < 1000, f"beam must be 1 to 999, not {self.size}.")
+        require(
+            1 <= self.num_best <= self.size,
+            f"n_best must be 1 to the beam's size of {self.size}, not {self.num_best}.",
+        )
+        known = ", ".join(FINISHING)
+        require(self.finishing in FINISHING, f"{self.finishing!r} is not one of {known}.")
+
+
 @dataclass(frozen=True)
 class DecodeParams:
     """Parameters of one request."""
@@ -353,6 +393,7 @@ class DecodeParams:
     top_k: int = 0  # sample from the k best; 0 = all
     top_p: float = 1.0  # sample from the smallest set with this mass; 1 = all
     seed: int = 0  # of this row's random numbers
+    beam: BeamParams | None = None  # for `BeamDecoder`
 
     def __post_init__(self) -> None:
         for name in INTEGERS:
@@ -403,6 +444,15 @@ class Request:
         )
 
 
+@dataclass(frozen=True)
+class Hypothesis:
+    """A translation that a beam search has found."""
+
+    token_ids: list[int]  # forced prefix and eos included
+    score: float  # what hypotheses are ranked by: see `BeamParams`
+    token_scores: list[float]  # log-probability of each token, less the penalty of <unk>
+
+
 @dataclass
 class RowResult:
     """The state of a sentence in the batch and, once it is finished, its result."""
@@ -415,6 +465,7 @@ class RowResult:
     accepted_per_round: list[int] = field(default_factory=list)
     emitted_per_round: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None  # None = it is still decoding
+    hypotheses: list[Hypothesis] = field(default_factory=list)  # of a beam search, best first
     length: int = 1  # committed tokens, start token included; mirrors the device
     budget: int = 0  # tokens that the next round drafts
     joined_at: float = field(default=0.0, compare=False)  # by the session's clock

@@ -81,6 +81,14 @@ class TransformerVerifier:
         logits = decoder.logits(states)
         return Scores(logits, hidden=states if self.with_hidden else None)
 
+    @torch.inference_mode()
+    def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
+        """See `Branching`."""
+        assert self._memory is not None, "score before admit"
+        decoder = self.network.decoder
+        window = self._cache.window_at(positions, places, seen)
+        return decoder.logits(decoder(tokens, window, self._memory))
+
     def _read(self, tokens: Tensor, memory: SourceMemory, width: int) -> Tensor:
         """Last states [B, n, D] of tokens [B, n] int64; resumes those that `run_ahead` began."""
         decoder, num_ahead, num_new = self.network.decoder, len(self._ahead), tokens.shape[1]

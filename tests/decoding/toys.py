@@ -110,6 +110,7 @@ class TableVerifier(Rows):
         self.max_target_positions = max_target_positions
         self.hidden_dim = self.vocab_size
         self.cache: list[list[int]] = []  # tokens whose states a network would hold
+        self.places: list[dict[int, tuple[int, int]]] = []  # of each row, position and token
         self.exits: dict[int, Tensor] = {}  # the distributions of the first layers
         self.ahead: list[Tensor] = []  # [B] int64 each, tokens read by the first layers this round
 
@@ -149,6 +150,24 @@ class TableVerifier(Rows):
         logits = torch.where(junk[..., None], poison[:, None], logits)
         # Bans strike the logits where they are, and states have none.
         return Scores(logits, logits.clone() if self.with_hidden else None)
+
+    def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
+        """Checks that each token sees its own text and nothing else, position by position."""
+        self.num_passes += 1
+        self.places += [dict() for _ in range(len(self.keys) - len(self.places))]
+        for b, texts in enumerate(self.places):
+            told = zip(tokens[b].tolist(), positions[b].tolist(), places[b].tolist(), strict=True)
+            new = {place: (position, token) for token, position, place in told}
+            texts |= new
+            for i, (token, place) in enumerate(zip(tokens[b].tolist(), places[b], strict=True)):
+                bits = int.from_bytes(seen[b, i].numpy().tobytes(), "little")
+                own = sorted(texts[at] for at in range(bits.bit_length()) if bits >> at & 1)
+                if token == SPECIAL.pad:  # junk
+                    continue
+                assert own[-1] == texts[int(place)] == (int(positions[b, i]), token)
+                assert [position for position, _ in own] == list(range(len(own)))
+        at = (positions + 1).clamp(max=self.table.shape[1] - 1)
+        return self.table[self.keys[:, None], at, tokens]
 
     def keep_hidden(self) -> None:
         self.with_hidden = True
@@ -192,6 +211,7 @@ class TableVerifier(Rows):
     def select(self, rows: Tensor) -> None:
         super().select(rows)
         self.ahead = []
+        self.places = [self.places[row] for row in rows.tolist() if row < len(self.places)]
         if self.keep_cache:
             self.cache = [self.cache[row] for row in rows.tolist()]
 

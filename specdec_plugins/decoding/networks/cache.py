@@ -82,6 +82,14 @@ class KVCache:
         )
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
 
+    def window_at(self, positions: Tensor, places: Tensor, seen: Tensor) -> CacheWindow:
+        """Room for new tokens [B, n] at any places of their rows; see `Branching.score_at`."""
+        live = self.make_room(8 * seen.shape[-1])
+        rows = torch.arange(len(self), device=places.device)[:, None] * self.capacity
+        mask = ops.mask_of_bits(seen, self._room.dtype)[:, None, :, :live]
+        at = (rows + places).flatten()
+        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
+
     def opened(self, num_positions: int) -> dict[str, Any]:
         """Arguments for a kernel that opens its own window; see `make_room`."""
         live = self.make_room(num_positions)

@@ -109,6 +109,7 @@ HONOURED = (
     *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "no_repeat_ngram_size"),
     *("min_length", "max_length", "min_new_tokens", "max_new_tokens"),
     *("suppress_tokens", "begin_suppress_tokens", "repetition_penalty"),
+    *("length_penalty", "early_stopping", "renormalize_logits"),  # of a beam search
 )
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale"), (None, 1)),
@@ -132,14 +133,15 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": (None, "absolute"),
     "layer_norm_eps": (None, 1e-5),
 }
+_FINISHING: Mapping[object, str] = {True: "first", False: "likely", "never": "never"}
 # Other search methods, replaced by greedy decoding or a rule that samples.
 _SEARCH = ("num_beams", "do_sample")
 
 HARMLESS = {
     *_SEARCH,
-    *("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty", "low_memory"),
+    *("num_beam_groups", "diversity_penalty", "low_memory"),
     *("num_return_sequences", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"),
-    *("epsilon_cutoff", "eta_cutoff", "renormalize_logits", "remove_invalid_values"),
+    *("epsilon_cutoff", "eta_cutoff", "remove_invalid_values"),
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
     *("return_dict", "return_dict_in_generate", "return_legacy_cache", "output_past"),
@@ -172,6 +174,8 @@ class Generation:
     min_len: int  # tokens after the start token before eos is allowed, as `DecodeParams` counts
     max_len: int | None  # the most tokens; None = the file does not say
     constraints: Constraints
+    length_penalty: float  # of a beam search
+    finishing: str  # as in `BeamParams`
 
 
 @dataclass(frozen=True)
@@ -274,6 +278,8 @@ class PretrainedConfig:
             min_len=max(0, least - 1 if fewest is None else fewest),
             max_len=longest,
             constraints=self._constraints(ours(target_order), num_forced),
+            length_penalty=float(asked.get("length_penalty", 1.0)),
+            finishing=_FINISHING[asked.get("early_stopping", False)],
         )
 
     def _constraints(self, id_of: Mapping[int, int], num_forced: int) -> Constraints:
@@ -299,6 +305,7 @@ class PretrainedConfig:
             banned_first=tuple(id_of[token] for token in first),
             num_opening=1 + num_forced,
             repetition_penalty=float(asked.get("repetition_penalty") or 1.0),
+            renormalizes=bool(asked.get("renormalize_logits")),
         )
 
 
@@ -432,6 +439,10 @@ def _check_generation(path: Path, found: Mapping[str, Any]) -> None:
             )
         elif name in ("suppress_tokens", "begin_suppress_tokens"):
             is_right = isinstance(value, list) and all(type(token) is int for token in value)
+        elif name == "length_penalty":
+            is_right = type(value) in (int, float)
+        elif name in ("early_stopping", "renormalize_logits"):
+            is_right = type(value) is bool or (value, name) == ("never", "early_stopping")
         elif name == "repetition_penalty":
             is_right = type(value) in (int, float) and value > 0
         else:

@@ -16,6 +16,7 @@ from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import (
     at,
     best,
+    largest,
     leading_best,
     leading_log_prob,
     leading_true,
@@ -118,6 +119,20 @@ def test_reductions_are_torchs(width: int) -> None:
     assert torch.equal(best(logits), logits.argmax(-1))
     torch.testing.assert_close(log_total(logits), logits.logsumexp(-1))
     assert torch.equal(rank(logits, tokens), rank(logits.double(), tokens))
+    rows, count = logits.flatten(0, 1), min(7, width)
+    ordered = rows.sort(dim=-1, descending=True, stable=True)  # of equal ones the first
+    scores, ids = largest(rows, count)
+    assert torch.equal(scores, ordered.values[:, :count])
+    assert torch.equal(ids, ordered.indices[:, :count])
+    assert torch.equal(largest(rows.double(), count)[0], scores.double())
+
+
+def test_bits_are_masks() -> None:
+    seen = torch.tensor([[0b00000101, 0], [255, 0b10000000]], dtype=torch.uint8)
+    shown = [[0, 2], [0, 1, 2, 3, 4, 5, 6, 7, 15]]
+    found = ops.mask_of_bits(seen, torch.float64)
+    assert [(row == 0).nonzero()[:, 0].tolist() for row in found] == shown
+    assert {0.0, -torch.inf} == set(found.flatten().tolist())
 
 
 def test_what_is_no_number_hides_nothing() -> None:

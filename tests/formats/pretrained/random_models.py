@@ -172,9 +172,8 @@ class Pair:
         found = self.theirs.generate(
             input_ids=source,
             attention_mask=source != self.config.pad_token_id,
-            num_beams=1,
             **({} if self.language is None else {"forced_bos_token_id": self.language}),
-            **options,
+            **{"num_beams": 1, **options},
         )
         texts = [row[1:] for row in found.tolist()]
         eos = self.config.eos_token_id
@@ -196,11 +195,16 @@ class Pair:
 
 
 def save(
-    folder: Path, name: str, seed: int = 0, asked: dict[str, Any] | None = None, **changes: Any
+    folder: Path,
+    name: str,
+    seed: int = 0,
+    asked: dict[str, Any] | None = None,
+    ends: float = 0.0,
+    **changes: Any,
 ) -> Any:
     """Write a random model of that configuration, and the two files as they are.
 
-    asked: settings of generation in place of the model's.
+    asked: settings of generation in place of the model's. ends: the larger, the sooner texts end.
     """
     transformers = import_transformers()
     config, generation = CONFIGS[name]
@@ -210,7 +214,7 @@ def save(
     torch.manual_seed(seed)
     kind = transformers.AutoConfig.for_model(**config)
     model = getattr(transformers, config["architectures"][0])(kind).eval()
-    _randomise(model, seed)
+    _randomise(model, seed, ends)
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config))
     path = folder / "generation_config.json"
@@ -220,7 +224,7 @@ def save(
     return model
 
 
-def _randomise(model: Any, seed: int) -> None:
+def _randomise(model: Any, seed: int, ends: float) -> None:
     """Weights as of a trained model: every position says something else, and a text may end."""
     generator = torch.Generator().manual_seed(seed)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -236,7 +240,9 @@ def _randomise(model: Any, seed: int) -> None:
     pad, eos = model.config.pad_token_id, model.config.eos_token_id
     head = model.get_output_embeddings().weight.data
     head[pad] = 0.0
-    head[eos] *= 1.5
+    head[eos] *= 1.5 + ends
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias[:, eos] += ends
 
 
 def load(folder: Path, language: int | None = None) -> Pair:

@@ -174,6 +174,24 @@ static void log_total(const Floats<kAny>& logits, const Tensor<float, kAny>& out
   });
 }
 
+// The largest of each row, the best first, of equal ones the first.
+static void largest(const Floats<2>& logits, const Tensor<float, 2>& scores,
+                    const Tensor<int64_t, 2>& tokens, int threads) {
+  const int width = int(logits.size(1)), count = int(scores.size(1));
+  check_same("rows", logits.size(0), scores.size(0), tokens.size(0));
+  check_same("candidates", count, tokens.size(1));
+  check(0 < count && count <= width, "there are fewer types than candidates");
+  const auto largest_of = best_isa().largest_of;
+  for_rows(logits.size(0), threads, [&](int64_t row) {
+    std::vector<Candidate> found(count);
+    largest_of(logits.data + row * width, width, count, found.data());
+    for (int i = 0; i < count; ++i) {
+      scores.data[row * count + i] = found[i].score;
+      tokens.data[row * count + i] = found[i].token;
+    }
+  });
+}
+
 static void rank(const Floats<kAny>& logits, const Integers<kAny>& tokens,
                  const Tensor<int64_t, kAny>& out, int threads) {
   const int width = width_of(logits, out);
@@ -437,6 +455,7 @@ PYBIND11_MODULE(_kernels, module) {
   const auto arg = [](const char* name) { return py::arg(name); };
   module.def("best", &best);
   module.def("log_total", &log_total);
+  module.def("largest", &largest, arg("logits"), arg("scores"), arg("tokens"), arg("threads"));
   module.def("rank", &rank);
   module.def("leading_best", &leading_best, arg("logits"), arg("drafted"), arg("lengths"),
              arg("num_kept"), arg("behind"), arg("threads"));

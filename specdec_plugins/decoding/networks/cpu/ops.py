@@ -104,6 +104,17 @@ def log_total(logits: Tensor) -> Tensor:
     return out
 
 
+def largest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest logits of each row and their ids, the best first: [M, count] both, of [M, V]."""
+    if not compiled(logits):
+        best = logits.topk(count)
+        return best.values, best.indices
+    scores = logits.new_empty(len(logits), count)
+    tokens = torch.empty(scores.shape, dtype=torch.int64)
+    native.largest(logits=logits, scores=scores, tokens=tokens, threads=torch.get_num_threads())
+    return scores, tokens
+
+
 def leading_best(logits: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """How many leading drafted tokens are argmaxes, and the argmax after these.
 
@@ -185,6 +196,18 @@ def additive(kept_mask: Tensor, dtype: torch.dtype) -> Tensor:
     """
     zeros = torch.zeros(kept_mask.shape, dtype=dtype, device=kept_mask.device)
     return zeros.masked_fill_(~kept_mask, -math.inf)
+
+
+@cache
+def _masks(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[256, 8], of each byte."""
+    bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
+    return additive(bits.bool(), dtype).to(device)
+
+
+def mask_of_bits(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """`additive` of bits, 8 a byte, the lowest first: [..., 8 N] of [..., N] uint8."""
+    return _masks(dtype, seen.device)[seen.long()].flatten(-2)
 
 
 def leading_true(mask: Tensor) -> Tensor:

@@ -1,0 +1,224 @@
+"""Beam search over a verifier's cached steps, in batches that sentences join and leave.
+
+A row of the verifier is a sentence, and its hypotheses are tokens of that row that do not see each
+other. So they share the memory of the source, and nothing moves in the cache when hypotheses branch
+or are dropped: each knows the places of its own tokens, and a new token takes a place that no
+hypothesis needs any more. `hypotheses.py` decides what goes on; here is what the device computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specdec_plugins.decoding.batch import to_host
+from specdec_plugins.decoding.constraints import FREE, constrain
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.hypotheses import Candidate, Feed, Search
+from specdec_plugins.decoding.networks.cpu.ops import largest, log_total
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.decoding.types import (
+    Branching,
+    DecodeParams,
+    Draft,
+    FinishReason,
+    Prefix,
+    Request,
+    RowEvent,
+    RowResult,
+)
+
+_GRAIN = 8  # places of a byte of `Branching.score_at`
+
+
+class BeamSession(Session):
+    """A running batch of searches; each reports once, when it is over."""
+
+    def __init__(
+        self,
+        verifier: Branching,
+        method: Method,
+        config: EngineConfig,
+        on_close: Callable[[Session], None] = lambda session: None,
+    ) -> None:
+        super().__init__(verifier, method, config, on_close)
+        self._searches: dict[str, Search] = {}  # by request
+        constraints = config.constraints
+        words = [word for word in constraints.bad_words if len(word) == 1]
+        single = replace(FREE, bad_words=tuple(words), num_opening=constraints.num_opening)
+        # Other constraints depend on the text.
+        self._never = [word[0] for word in words] if constraints == single else None
+
+    def _admit(self, requests: Sequence[Request], now: float) -> None:
+        super()._admit(requests, now)
+        special, opening = self.verifier.special, self._config.constraints.num_opening
+        for request in requests:
+            search = Search(request, special.start, special.eos, opening)
+            self._searches[request.id] = search
+
+    def _round(self) -> list[RowEvent]:
+        rows = [row for row in self._batch.rows if not row.finished]
+        searches = [self._searches[row.id] for row in rows]
+        with self._timer.part("verify"):
+            logits = self._score(searches)
+        with self._timer.part("rest"):
+            for search, candidates in zip(searches, self._best(searches, logits), strict=True):
+                search.advance(candidates)
+            return [
+                self._end(row, search)
+                for row, search in zip(rows, searches, strict=True)
+                if search.is_over
+            ]
+
+    def _score(self, searches: Sequence[Search]) -> Tensor:
+        """[M, V] logits after each open hypothesis of all searches, in their order."""
+        feeds: list[list[Feed]] = []
+        ends, remaining = list[int](), iter(searches)
+        width = max(len(search.feeds) for search in searches)
+        for index, row in enumerate(self._batch.rows):
+            search = None if row.finished else next(remaining)
+            feeds.append([] if search is None else search.feeds)
+            if search is not None:
+                stop = index * width + len(search.feeds)
+                ends += range(stop - len(search.open), stop)
+        told = self._read(feeds, width)
+        for index, own in enumerate(feeds):
+            row = self._batch.rows[index]
+            if len(own) > 1 and self._searches[row.id].counts_forced:
+                self._count_forced(self._searches[row.id], told[index, : len(own) - 1])
+        flat = told.flatten(0, 1)
+        return flat if len(ends) == len(flat) else flat[torch.tensor(ends, device=flat.device)]
+
+    def _read(self, feeds: Sequence[Sequence[Feed]], width: int) -> Tensor:
+        """[B, width, V] logits after the tokens fed to each row, and junk after fewer of them."""
+        most = max(feed.seen for own in feeds for feed in own).bit_length()
+        has_junk = any(len(own) < width for own in feeds)
+        num_bytes = -(-(most + has_junk) // _GRAIN)
+        # Junk has a place of its own, for which there is room if there is junk.
+        place = num_bytes * _GRAIN - 1
+        junk = [Feed(self.verifier.special.pad, 0, place, 1 << place)]
+        cells = [feed for own in feeds for feed in (*own, *junk * (width - len(own)))]
+        device, shape = self.verifier.device, (3, len(feeds), width)
+        numbers = torch.tensor([feed[:3] for feed in cells], device=device)
+        seen = bytearray(b"".join(feed.seen.to_bytes(num_bytes, "little") for feed in cells))
+        bits = torch.frombuffer(seen, dtype=torch.uint8).view(*shape[1:], num_bytes)
+        verifier = cast(Branching, self.verifier)
+        tokens, positions, places = numbers.T.contiguous().view(shape)
+        return verifier.score_at(tokens, positions, places, bits.to(device))
+
+    def _count_forced(self, search: Search, logits: Tensor) -> None:
+        """logits: [P, V], of the forced tokens."""
+        tokens = torch.tensor(search.open[0].token_ids, device=logits.device)
+        own = logits.gather(1, tokens[:, None])[:, 0].double()
+        search.count_forced((own - log_total(logits).double()).tolist())
+
+    def _best(self, searches: Sequence[Search], logits: Tensor) -> list[list[Candidate] | None]:
+        """The candidates of each search, best first; None where logits are no numbers."""
+        totals = self._constrain(searches, logits)
+        self._adjust([search for search in searches for _ in search.open], logits)
+        count = min(logits.shape[1], 2 * max(search.beam.size for search in searches))
+        scores, tokens = largest(logits, count)
+        rows = zip(*to_host([scores.double(), tokens, totals.double()]), strict=True)
+        return [_merged(search, [next(rows) for _ in search.open]) for search in searches]
+
+    def _constrain(self, searches: Sequence[Search], logits: Tensor) -> Tensor:
+        """Apply the constraints in place; returns the log of the sum of all probabilities, [M].
+
+        As in fairseq and transformers, what is banned keeps its share of the probabilities, unless
+        the model asks for another normalisation.
+        """
+        owners = [search for search in searches for _ in search.open]
+        constraints, eos = self._config.constraints, self.verifier.special.eos
+        totals = log_total(logits)
+        if self._never is None:
+            logits -= totals[:, None]
+            asked = [replace(s.request.params, min_len=s.min_len) for s in owners]
+            params = DecodeParams.stack(asked, logits.device)
+            nothing = Draft.empty(len(owners), logits.device)
+            constrain(logits[:, None], self._texts(searches), nothing, params, eos, constraints)
+            totals = torch.zeros_like(totals)
+        else:
+            for token in self._never:
+                logits[:, token] = -math.inf
+            early = [i for i, s in enumerate(owners) if s.length < s.min_len]
+            logits[_index(early, logits), eos] = -math.inf
+        return log_total(logits) if constraints.renormalizes else totals
+
+    def _adjust(self, owners: Sequence[Search], logits: Tensor) -> None:
+        """Penalise unknown words, and leave only the end where a text has to end."""
+        special = self.verifier.special
+        penalties = [search.beam.unknown_penalty for search in owners]
+        if any(penalties):
+            logits[:, special.unk] -= torch.tensor(penalties).to(logits)
+        if last := [i for i, search in enumerate(owners) if search.must_end]:
+            rows = _index(last, logits)
+            ends = logits[rows, special.eos]
+            logits[rows] = -math.inf
+            logits[rows, special.eos] = ends
+
+    def _texts(self, searches: Sequence[Search]) -> Prefix:
+        """The open hypotheses as the constraints read them."""
+        start, device = self.verifier.special.start, self.verifier.device
+        texts = [[start, *one.token_ids] for search in searches for one in search.open]
+        lengths, width = [len(text) for text in texts], max(map(len, texts))
+        tokens = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
+        active = torch.ones(len(texts), dtype=torch.bool, device=device)
+        return Prefix(tokens, torch.tensor(lengths, device=device), active, width)
+
+    def _end(self, row: RowResult, search: Search) -> RowEvent:
+        """Report a finished search."""
+        del self._searches[row.id]
+        row.hypotheses, emitted = search.result(), list[int]()
+        if row.hypotheses:
+            best, num_forced = row.hypotheses[0], len(row.request.forced_ids)
+            emitted = best.token_ids[num_forced:]
+            row.observe(0, 0, emitted)
+            row.score = sum(best.token_scores[num_forced:])
+            forces_end = self._config.constraints.forced_last is not None
+            row.finish_reason = search.reason(best, forces_end)
+        else:
+            row.finish_reason, row.token_ids = FinishReason.ERROR, []
+        row.rounds = search.steps
+        event = RowEvent(row.id, [], 0, emitted, row)
+        self.stats.observe(event)
+        self.stats.rounds += search.steps - 1  # of which it has counted one
+        return event
+
+
+def _index(rows: Sequence[int], like: Tensor) -> Tensor:
+    return torch.tensor(rows, dtype=torch.int64, device=like.device)
+
+
+def _merged(
+    search: Search, rows: Sequence[tuple[list[float], list[int], float]]
+) -> list[Candidate] | None:
+    """The best candidates, given each hypothesis' best logits, their tokens, and the total.
+
+    Of equal ones the first: results must not depend on how many candidates others asked for.
+    """
+    found = list[Candidate]()
+    for parent, (scores, tokens, total) in enumerate(rows):
+        if math.isnan(total) or total == math.inf:
+            return None
+        before = search.open[parent].total - total
+        both = zip(scores, tokens, strict=True)
+        found += [Candidate(before + one, parent, token) for one, token in both if one > -math.inf]
+    found.sort(key=itemgetter(0), reverse=True)
+    return found[: 2 * search.beam.size]
+
+
+class BeamDecoder(SpeculativeDecoder):
+    """Beam search for any number of concurrent callers, each in its own session."""
+
+    new_session = BeamSession
+
+    def __init__(self, verifier: Branching, config: EngineConfig | None = None) -> None:
+        """Requests say how to search in `DecodeParams.beam`; those that do not decode greedily."""
+        super().__init__(verifier, Method(None, Exact(), Constant(Constant.Config())), config)
