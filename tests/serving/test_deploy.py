@@ -70,10 +70,8 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
         assert 'route!~"/health|/metrics"' in target["expr"]
 
 
-def test_every_metric_and_flag_is_documented() -> None:
+def test_every_metric_is_documented() -> None:
     assert set(re.findall(r"`(specdec_\w+)", GUIDE)) == FAMILIES
-    flags = {flag for one in COMMAND.arguments for flag in one.flags if flag.startswith("--")}
-    assert [flag for flag in sorted(flags) if f"`{flag}" not in GUIDE] == []
 
 
 def test_prometheus_and_grafana_find_each_other() -> None:
