@@ -58,7 +58,7 @@ def free_port() -> int:
 def test_two_machines_or_two_workers_that_go_on_train_the_same_drafter(
     tmp_path: Path, data: Path
 ) -> None:
-    guide = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/training.md").read_text(encoding="utf-8")
     (line,) = (line for line in guide.splitlines() if line.startswith("torchrun --nnodes"))
     line = line.replace("HOST", "127.0.0.1").replace("29500", str(free_port()))
     line = line.replace("--nproc-per-node 4", "--nproc-per-node 1").removesuffix(" train.py ...")
