@@ -58,6 +58,8 @@ _PUBLISHED = {
 # Of langcodes: what lies between a language and its variant of another country, which is at most
 # this far; Croatian is 8 or 9 from Bosnian and Serbian.
 _MOST_APART = 5
+# Languages of NLLB that langcodes does not know as members of these.
+_MEMBERS = {"ff": "fuv", "ps": "pbt", "qu": "quy"}
 
 
 def published(name: str) -> list[str]:
@@ -106,7 +108,10 @@ def find(asked: str, known: Sequence[str]) -> str | None:
         return codes[nearest]
     # ko is ko_Kore to langcodes, and kor_Hang to NLLB.
     alike = [code for tag, code in codes.items() if Language.get(tag).language == str(wanted)]
-    return alike[0] if len(alike) == 1 else None
+    if len(alike) == 1:
+        return alike[0]
+    member = _MEMBERS.get(wanted.language or "")
+    return find(member, known) if member else None
 
 
 def _understood(name: str) -> Language | None:

@@ -19,6 +19,10 @@ from specdec_plugins.formats.pretrained.languages import find, name_of, plain, p
         ("ko", "kor_Hang", "ko", "ko_KR"),
         ("nb", "nob_Latn", "no", None),
         ("no", "nob_Latn", "no", None),
+        ("ps", "pbt_Arab", "ps", "ps_AF"),
+        ("pus", "pbt_Arab", "ps", "ps_AF"),
+        ("qu", "quy_Latn", None, None),
+        ("ff", "fuv_Latn", "ff", None),
         ("iw", "heb_Hebr", "he", "he_IL"),
         ("bs", "bos_Latn", "bs", None),  # and not Croatian
         ("xx", None, None, None),
@@ -36,6 +40,14 @@ def test_a_language_is_found_by_any_usual_name(
 def test_each_code_stands_for_itself(name: str) -> None:
     codes = published(name)
     assert [find(code, codes) for code in codes] == codes
+
+
+def test_groups_of_opus_mt_have_codes_of_three_letters() -> None:
+    known = ["deu", "nld", "cmn_Hans", "cmn_Hant", "por"]
+    asked = ["de-DE", "NL", "zh-CN", "zh_TW", "pt_BR", "en"]
+    assert [find(one, known) for one in asked] == [
+        "deu", "nld", "cmn_Hans", "cmn_Hant", "por", None
+    ]  # fmt: skip
 
 
 def test_names() -> None:
