@@ -22,6 +22,7 @@ from fastapi.responses import FileResponse
 from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,7 +34,7 @@ from specdec_plugins.serving.errors import HUNG_UP, KINDS, STOPPED, ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.request_ids import RequestIds, current_id
 from specdec_plugins.serving.routes import bearer, router
-from specdec_plugins.serving.schemas import FORM, content_type
+from specdec_plugins.serving.schemas import FORM, PARTS, content_type
 from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -41,6 +42,7 @@ log = logging.getLogger("specdec.serving")
 
 _JSON = "application/json"
 _MONITORED = ("/health", "/metrics")
+_BODY_HAS_KEY = ("/translate", "/translate_file", "/detect")  # may have it
 _PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
 _PAGE = Path(__file__).parent / "page"
 # The page loads nothing from elsewhere and must not be framed.
@@ -83,8 +85,21 @@ def create_app(
     routes = frozenset(getattr(route, "path", "") for route in (*router.routes, *app.routes))
     app.add_middleware(Gate, service=service)
     app.add_middleware(RequestLog, service=service, routes=routes)
+    _allow(app, settings.origins)
     app.add_middleware(RequestIds)  # added last, so it comes first
     return app
+
+
+def _allow(app: FastAPI, origins: list[str]) -> None:
+    """Let pages of these origins read answers."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
 
 
 def _add_page(app: FastAPI) -> None:
@@ -212,17 +227,18 @@ class Gate:
         """What the headers alone decide."""
         key, origin, kind = bearer(headers), headers.get("origin"), content_type(headers)
         try:
-            if key is not None or path != "/translate":  # whose body may hold the key
+            if key is not None or path not in _BODY_HAS_KEY:
                 self._service.check_key(key or b"")
         except ServiceError as error:
             return error
         # A page may send these types to any address without asking; its own server is no stranger.
-        if origin and urlsplit(origin).netloc != headers.get("host") and kind != _JSON:
+        allowed = {"*", origin} & {*self._service.settings.origins}
+        is_own = not origin or urlsplit(origin).netloc == headers.get("host")
+        if origin and not (is_own or allowed or kind == _JSON):
             return ServiceError(403, f"A page of {origin[:100]} must send its request as {_JSON}.")
-        if kind.startswith("multipart/"):
-            return ServiceError(
-                415, f"A body of {kind[:100]} is not read; send {_JSON}, or {FORM}."
-            )
+        if kind.startswith("multipart/") and kind != PARTS:
+            told = f"A body of {kind[:100]} is not read; send {_JSON}, {FORM} or {PARTS}."
+            return ServiceError(415, told)
         return None
 
     async def _body(self, receive: Receive, keeps: bool) -> bytes:

@@ -19,6 +19,7 @@ KINDS = {
     429: "overloaded",
     HUNG_UP: "cancelled",
     500: "internal",
+    501: "not_installed",
     503: "stopping",
     504: "timeout",
 }

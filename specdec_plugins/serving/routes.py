@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import Headers
 
 import specdec_plugins
 from specdec_plugins.app.report import kernels_in_use
+from specdec_plugins.documents import FORMATS
 from specdec_plugins.formats.pretrained.languages import name_of
-from specdec_plugins.serving import schemas, stream
+from specdec_plugins.serving import documents, schemas, stream
+from specdec_plugins.serving.documents import Pair
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.planning import most_tokens
 from specdec_plugins.serving.service import Service, Subscription
+from specdec_plugins.text.detection import Guess
 
 _CODES = (400, 403, 413, 415, 422, 429, 500, 503, 504)
 router = APIRouter(responses={code: {"model": schemas.ErrorResponse} for code in _CODES})
@@ -28,6 +32,8 @@ def service_of(request: Request) -> Service:
 TheService = Annotated[Service, Depends(service_of)]
 GenerateBody = Annotated[schemas.GenerateRequest, Depends(schemas.body_of(schemas.GenerateRequest))]
 RootBody = Annotated[schemas.RootRequest, Depends(schemas.body_of(schemas.RootRequest))]
+DetectBody = Annotated[schemas.DetectRequest, Depends(schemas.body_of(schemas.DetectRequest))]
+FileBody = Annotated[schemas.FileRequest, Depends(schemas.body_of(schemas.FileRequest))]
 TranslateBody = Annotated[
     schemas.TranslateRequest, Depends(schemas.body_of(schemas.TranslateRequest))
 ]
@@ -73,11 +79,13 @@ async def post_generate_stream(
 @router.post("/", openapi_extra=schemas.schema_of(schemas.RootRequest), response_model=None)
 async def post_root(
     request: Request, service: TheService, body: RootBody
-) -> Response | list[schemas.GenerateResponse]:
+) -> Response | list[schemas.RootResponse]:
     """The route that text-generation-inference clients call if given only an address."""
     if body.stream:
         return await post_generate_stream(request, service, body)
-    return [await post_generate(request, service, body)]
+    answer = await post_generate(request, service, body)
+    said = answer.generated_text
+    return [schemas.RootResponse(**answer.model_dump(), translation_text=said)]
 
 
 @router.post("/translate", openapi_extra=schemas.schema_of(schemas.TranslateRequest))
@@ -85,36 +93,123 @@ async def post_translate(
     request: Request, service: TheService, body: TranslateBody
 ) -> schemas.TranslateResponse:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
-    if bearer(request.headers) is None:
-        service.check_key((body.api_key or "").encode())
+    _check_key(request, service, body.api_key)
     _check_translate(service, body)
-    languages = (None if body.source == "auto" else body.source, body.target)
     is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
     async with service.until(service.deadline()):
-        work = service.translate(texts, languages, body.seed, body.alternatives)
-        best, others = await stream.while_connected(request, work)
-    alternatives = (others[0] if is_one else others) if body.alternatives else None
-    texts, is_cut = [one.text for one in best], [one.is_cut for one in best]
-    faults = [one.fault or None for one in best]
+        source, guesses = await service.source_of(body.source, texts)
+        pages = _pages if body.format == "html" else _texts
+        work = pages(service, texts, (source, body.target), body)
+        answer = await stream.while_connected(request, work)
+    answer.detectedLanguage = [_detected(guesses[0])] * len(texts) if guesses else None
+    for name in ("translatedText", "alternatives", "truncated", "unreadable", "detectedLanguage"):
+        value = getattr(answer, name)
+        setattr(answer, name, value[0] if is_one and value else value)
+    return answer
+
+
+async def _texts(
+    service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
+) -> schemas.TranslateResponse:
+    best, others = await service.translate(texts, languages, body.seed, body.alternatives)
     return schemas.TranslateResponse(
-        translatedText=texts[0] if is_one else texts,
-        alternatives=alternatives,
-        truncated=is_cut[0] if is_one else is_cut,
-        unreadable=faults[0] if is_one else faults,
+        translatedText=[one.text for one in best],
+        alternatives=others if body.alternatives else None,
+        truncated=[one.is_cut for one in best],
+        unreadable=[one.fault or None for one in best],
         note=service.note_on(others, body.alternatives),
     )
+
+
+async def _pages(
+    service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
+) -> schemas.TranslateResponse:
+    jobs = [documents.job_of("page.html", text.encode()) for text in texts]
+    done = [await documents.translate_document(service, job, languages) for job in jobs]
+    return schemas.TranslateResponse(
+        translatedText=[one.data.decode() for one in done],
+        truncated=[one.is_cut for one in done],
+        unreadable=[one.fault or None for one in done],
+        note=next((one.note for one in done if one.note), None),
+    )
+
+
+def _check_key(request: Request, service: Service, given: str | None) -> None:
+    """Raises ServiceError for a body without the key, if the headers have none either."""
+    if bearer(request.headers) is None:
+        service.check_key((given or "").encode())
+
+
+def _detected(guess: Guess) -> schemas.Detected:
+    return schemas.Detected(language=guess.code, confidence=round(100 * guess.share, 1))
 
 
 def _check_translate(service: Service, body: schemas.TranslateRequest) -> None:
     """Raises ServiceError for a request that cannot be served."""
     limit = service.settings.max_alternatives
-    if body.format != "text":
-        message = "Only the format 'text' is supported; send text without markup."
-        raise ServiceError(400, message)
     if body.alternatives > limit:
         message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
         raise ServiceError(413, message)
+    if body.format == "html" and body.alternatives:
+        raise ServiceError(400, "Alternatives are of texts; omit them, or send format 'text'.")
+
+
+@router.post("/detect", openapi_extra=schemas.schema_of(schemas.DetectRequest))
+async def post_detect(
+    request: Request, service: TheService, body: DetectBody
+) -> list[schemas.Detected]:
+    """The languages that a text may be in, the most probable first, in LibreTranslate's shape."""
+    _check_key(request, service, body.api_key)
+    languages = service.model.codec.languages
+    known = dict.fromkeys((*languages.sources, *languages.targets))
+    text = body.q if isinstance(body.q, str) else "\n".join(body.q)
+    return [_detected(guess) for guess in await service.detect(text, [*known])]
+
+
+@router.post("/translate_file", openapi_extra=schemas.FILE_SCHEMA)
+async def post_translate_file(
+    request: Request, service: TheService, body: FileBody
+) -> schemas.FileResponse:
+    """Translate a document; the answer says where the translation can be fetched for a while."""
+    _check_key(request, service, body.api_key)
+    name, data = body.file.filename or "", await body.file.read()
+    async with service.until(service.deadline()):
+        job = await service.with_text(lambda: documents.job_of(name, data))
+        source, _ = await service.source_of(body.source, job.texts)
+        work = documents.translate_document(service, job, (source, body.target))
+        done = await stream.while_connected(request, work)
+    kept = await service.with_text(lambda: documents.keep(name, done.data))
+    address = f"{request.base_url}download_file/{quote(kept)}"
+    return schemas.FileResponse(translatedFileUrl=address, note=done.note)
+
+
+@router.get("/download_file/{name}", response_class=Response)
+async def get_download_file(name: str) -> Response:
+    """A file that was translated; browsers save it, whatever it is."""
+    own, path = documents.kept_file(name)
+    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    return FileResponse(path, 200, headers, "application/octet-stream", filename=own)
+
+
+@router.get("/frontend/settings")
+async def get_frontend_settings(service: TheService) -> schemas.FrontendSettings:
+    """What LibreTranslate's clients ask before they show anything."""
+    model, settings = service.model, service.settings
+    languages, needs_key = await get_languages(service), settings.api_key is not None
+    names = {language.code: language.name for language in languages}
+    source = model.source_lang or languages[0].code
+    target = model.target_lang or next(iter(languages[0].targets), source)
+    return schemas.FrontendSettings(
+        charLimit=settings.max_characters,
+        apiKeys=needs_key,
+        keyRequired=needs_key,
+        supportedFilesFormat=[*FORMATS],
+        language={
+            side: {"code": code, "name": names.get(code, code)}
+            for side, code in (("source", source), ("target", target))
+        },
+    )
 
 
 @router.get("/languages")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, UploadFile
 from starlette.requests import Request
 
 from specdec_plugins.app.options import declared
@@ -58,6 +65,11 @@ def _setting(name: str, record: type = ServerSettings) -> Any:
 _LANGUAGE = "for a model with several languages: one of GET /languages; null = the server's default"
 
 
+def _language(*names: str) -> Any:
+    """names: ours, and huggingface_hub's."""
+    return Field(default=None, description=_LANGUAGE, validation_alias=AliasChoices(*names))
+
+
 class Parameters(Refusing):
     """How to decode. Omitted fields take the server's defaults."""
 
@@ -73,8 +85,8 @@ class Parameters(Refusing):
     beta: Count | None = _setting("beta")
     tau: Finite | None = _setting("tau")
     split_sentences: bool = _field("false = every line is one sentence", True)
-    source_lang: str | None = _field(_LANGUAGE)
-    target_lang: str | None = _field(_LANGUAGE)
+    source_lang: str | None = _language("source_lang", "src_lang")
+    target_lang: str | None = _language("target_lang", "tgt_lang")
 
     @model_validator(mode="after")
     def _sampling(self) -> Parameters:
@@ -103,12 +115,28 @@ class TranslateRequest(Refusing):
     """A request as LibreTranslate takes it."""
 
     q: str | list[str] = Field(description="a text, or a list of texts")
-    source: str = Field(description="language code, or 'auto' for the server's default")
+    source: str = Field(description="language code, or 'auto' to detect it")
     target: str
-    format: str = _field("only 'text' is supported", "text")
+    format: Literal["text", "html"] = _field("html: tags and their attributes are kept", "text")
     alternatives: int = _field("number of distinct samples besides the translation", 0, ge=0)
     api_key: str | None = None
     seed: Seed | None = _field("seed of the alternatives")
+
+
+class DetectRequest(Refusing):
+    """A request as LibreTranslate takes it."""
+
+    q: str | list[str] = Field(description="a text, or a list of texts in one language")
+    api_key: str | None = None
+
+
+class FileRequest(Refusing, arbitrary_types_allowed=True):
+    """A file to translate, as a form of several parts, as LibreTranslate takes it."""
+
+    file: UploadFile = Field(description="the file, whose name says what it is")
+    source: str
+    target: str
+    api_key: str | None = None
 
 
 class Subword(BaseModel):
@@ -157,6 +185,12 @@ class GenerateResponse(Lacks):
     details: Details | None = None
 
 
+class RootResponse(GenerateResponse):
+    """With the text under the name that huggingface_hub's `translation` reads."""
+
+    translation_text: str
+
+
 class RoundInfo(BaseModel):
     """What one round did; part of the round's first token event."""
 
@@ -184,12 +218,36 @@ class StreamResponse(BaseModel):
     round: RoundInfo | None = None
 
 
+class Detected(BaseModel):
+    confidence: float  # percent
+    language: str
+
+
+class FileResponse(BaseModel):
+    translatedFileUrl: str  # noqa: N815  # LibreTranslate's name
+    note: str | None = None  # what is not translated, and why
+
+
+class FrontendSettings(BaseModel):
+    """What LibreTranslate's clients ask before they show anything; the names are its own."""
+
+    charLimit: int  # noqa: N815
+    frontendTimeout: int = 500  # noqa: N815
+    apiKeys: bool  # noqa: N815
+    keyRequired: bool  # noqa: N815
+    suggestions: bool = False
+    filesTranslation: bool = True  # noqa: N815
+    supportedFilesFormat: list[str]  # noqa: N815
+    language: dict[str, dict[str, str]]  # of source and target: code and name
+
+
 class TranslateResponse(BaseModel):
     translatedText: str | list[str]  # noqa: N815  # LibreTranslate's name
     alternatives: list[str] | list[list[str]] | None = None
     truncated: bool | list[bool] = False  # as in `Lacks`; a list if q is one
     unreadable: str | list[str | None] | None = None
-    note: str | None = None  # why there are fewer alternatives than were asked for
+    note: str | None = None  # why there are fewer alternatives, or what is not translated
+    detectedLanguage: Detected | list[Detected] | None = None  # noqa: N815
 
 
 class Language(BaseModel):
@@ -236,12 +294,13 @@ class Info(BaseModel):
 
 
 FORM = "application/x-www-form-urlencoded"
+PARTS = "multipart/form-data"
 _LISTS = frozenset({"q"})  # form fields that may be repeated
 _NO_OBJECT = ("json_invalid", "model_type")  # errors of a body that is no JSON object
 
 
 def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
-    """A dependency that reads a JSON object, or a form if the content type says so.
+    """A dependency that reads a JSON object, or a form, of parts or not, as the content type says.
 
     curl sends every body as a form unless told otherwise, so a form that begins like JSON is read
     as JSON. Raises ServiceError.
@@ -249,9 +308,13 @@ def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
 
     async def read(request: Request) -> M:
         body = await request.body()
-        is_form = content_type(request.headers) == FORM
+        kind = content_type(request.headers)
         try:
-            if is_form and body.lstrip()[:1] != b"{":
+            if kind == PARTS:
+                return model.model_validate(
+                    _fields((await request.form(max_files=1, max_fields=1000)).multi_items())
+                )
+            if kind == FORM and body.lstrip()[:1] != b"{":
                 return model.model_validate(_form(body))
             return model.model_validate_json(body)
         except ValidationError as error:
@@ -276,13 +339,41 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
+_TEXT = {"type": "string"}
+FILE_SCHEMA = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            PARTS: {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "source", "target"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        **dict.fromkeys(("source", "target", "api_key"), _TEXT),
+                    },
+                }
+            }
+        },
+    }
+}
+
+
 def _form(body: bytes) -> dict[str, Any]:
     try:
-        fields = urllib.parse.parse_qs(
+        fields = urllib.parse.parse_qsl(
             body.decode(), keep_blank_values=True, errors="strict", max_num_fields=1000
         )
     except ValueError as error:
         raise ServiceError(400, f"The form cannot be read ({error}).") from error
+    return _fields(fields)
+
+
+def _fields(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a form; of those that are repeated the last, unless they are lists."""
+    fields = dict[str, list[Any]]()
+    for name, value in pairs:
+        fields.setdefault(name, []).append(value)
     return {
         name: values if name in _LISTS and len(values) > 1 else values[-1]
         for name, values in fields.items()

@@ -23,6 +23,7 @@ from specdec_plugins.serving.request_ids import current_id
 from specdec_plugins.serving.schemas import ErrorResponse, Parameters
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchRow, BatchWorker, RowRound, Submission
+from specdec_plugins.text.detection import Guess, detect
 
 T = TypeVar("T")
 
@@ -133,6 +134,31 @@ class Service:
     @property
     def _temperatures(self) -> list[float]:
         return [self.settings.temperature * heat for heat in _HEAT]
+
+    async def detect(self, text: str, known: Sequence[str]) -> list[Guess]:
+        """As `text.detection.detect`. Raises ServiceError if it is not installed."""
+        try:
+            return await self.with_text(lambda: detect(text, known))
+        except UserError as error:
+            raise ServiceError(501, f"{error}.") from error
+
+    async def source_of(self, source: str, texts: Sequence[str]) -> tuple[str | None, list[Guess]]:
+        """The source language that is asked for or, for 'auto', the one that texts are in.
+
+        Also what was detected. Raises ServiceError if it must be detected and cannot be.
+        """
+        if source != "auto":
+            return source, []
+        known, default = self.model.codec.languages.sources, self.model.source_lang
+        try:
+            only_known = len(known) > 1
+            found = await self.with_text(lambda: detect("\n".join(texts), known, only_known))
+        except UserError as error:
+            if default is None:
+                message = f"The source 'auto' cannot be told ({error}); name the language."
+                raise ServiceError(400, message) from error
+            return None, []
+        return (found[0].code if found and len(known) > 1 else None), found
 
     async def translate(
         self,

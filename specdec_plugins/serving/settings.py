@@ -77,7 +77,18 @@ class ServerSettings:
     shutdown_timeout: float = _limit(
         60.0, "to finish accepted work after a signal to stop", "SECONDS", above=0
     )
+    allow_origins: str | None = option(
+        None,
+        "pages elsewhere that may use the server, such as https://example.com, separated by "
+        "commas; * = any (default: none, but any page may send JSON)",
+        "ORIGINS",
+        group="limits",
+    )
     api_key: str | None = None  # None = everyone may translate
+
+    @property
+    def origins(self) -> list[str]:
+        return [one.strip() for one in (self.allow_origins or "").split(",") if one.strip()]
 
     def __post_init__(self) -> None:
         check(self)

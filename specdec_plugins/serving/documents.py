@@ -1,0 +1,122 @@
+"""Markup and files: their texts are translated as others are, some at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from specdec_plugins.app.planning import Translated
+from specdec_plugins.documents import read
+from specdec_plugins.documents.job import Job
+from specdec_plugins.errors import UserError
+from specdec_plugins.serving.errors import ServiceError
+from specdec_plugins.serving.service import Service
+from specdec_plugins.serving.settings import ServerSettings
+
+Pair = tuple[str | None, str | None]  # of languages; None = the default
+_BUSY, _BAD, _GONE = 429, 400, 404
+_PAUSE = 1.0  # seconds until a part of a file is sent again while the server is busy
+_KEPT = 600.0  # seconds that a translated file can be fetched
+_TOKEN = 32  # letters of a name that nobody guesses
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A document in another language, and what it lacks."""
+
+    data: bytes
+    is_cut: bool = False
+    fault: str = ""
+    lost: Sequence[str] = ()  # texts that stay, as a translation would have lost markup
+
+    @property
+    def note(self) -> str | None:
+        """What of it is not translated."""
+        count = len(self.lost)
+        return f"Not translated, as markup would be lost: {count} texts." if count else None
+
+
+def job_of(name: str, data: bytes) -> Job:
+    """What is to be translated of a document. Raises ServiceError if it cannot be read."""
+    try:
+        return Job(read(name, data))
+    except UserError as error:
+        raise ServiceError(_BAD, f"The document {error}") from error
+
+
+async def translate_document(service: Service, job: Job, languages: Pair) -> Translation:
+    """Raises ServiceError as `Service.translate`."""
+    done, parts = dict[str, Translated](), [*_parts(job.texts, service.settings)]
+    for part in parts:
+        best = await _translated(service, part, languages, waits=part is not parts[0])
+        done.update(zip(part, best, strict=True))
+    said = {text: one.text for text, one in done.items() if one.text}
+    data = await service.with_text(lambda: job.written(said))
+    fault = next((one.fault for one in done.values() if one.fault), "")
+    return Translation(data, any(one.is_cut for one in done.values()), fault, job.lost)
+
+
+async def _translated(
+    service: Service, part: list[str], languages: Pair, waits: bool
+) -> list[Translated]:
+    """waits: for a busy server, as far as the time of a request; a document is begun then."""
+    while True:
+        try:
+            best, _ = await service.translate(part, languages)
+            return best
+        except ServiceError as error:
+            if error.status != _BUSY or not waits:
+                raise
+            await asyncio.sleep(_PAUSE)
+
+
+def _parts(texts: Sequence[str], settings: ServerSettings) -> Iterator[list[str]]:
+    """Texts in lots that a request may have."""
+    part, size = list[str](), 0
+    for text in texts:
+        if part and (len(part) == settings.max_texts or size + len(text) > settings.max_characters):
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield part
+
+
+def _folder() -> Path:
+    """Where files wait to be fetched, by whichever process of this user is asked for them."""
+    folder = Path(tempfile.gettempdir()) / f"specdec-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ServiceError(500, f"{folder} belongs to somebody else; remove it.")
+    return folder
+
+
+def keep(name: str, data: bytes) -> str:
+    """Keep a file for a while; returns the name that it is fetched by."""
+    folder, now = _folder(), time.time()
+    for path in folder.iterdir():
+        if now - path.stat().st_mtime > _KEPT:
+            path.unlink(missing_ok=True)
+    kept = secrets.token_hex(_TOKEN // 2) + "." + PurePath(name.replace("\\", "/")).name[-100:]
+    (folder / kept).write_bytes(data)
+    return kept
+
+
+def kept_file(name: str) -> tuple[str, Path]:
+    """The file's own name, and where it is. Raises ServiceError if there is none of that name."""
+    token, _, own = name.partition(".")
+    path = _folder() / PurePath(name).name
+    if len(token) != _TOKEN or path.name != name or not path.is_file():
+        raise ServiceError(
+            _GONE, "There is no such file, or it was fetched too late; send it again."
+        )
+    return own, path

@@ -1,0 +1,245 @@
+"""Clients of other servers, as they are, and the routes of LibreTranslate's that they use."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec_plugins.formats.pretrained.tokenizer import Languages
+from tests.serving.test_http import check_error
+from tests.serving.toys import Running, ToyCodec, expected, running, toy_model
+
+LANGUAGES = {"source": "en", "target": "de"}
+PAGE = '<!-- w0 --><p class="w1">w4 w1.</p>\n<p>w5.</p>'
+DONE = f'<!-- w0 --><p class="w1">{expected("w4 w1.")}</p>\n<p>{expected("w5.")}</p>'
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(max_characters=500, max_texts=3, max_body=5000) as there:
+        yield there
+
+
+def url(server: Running) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+def test_libretranslatepy(server: Running) -> None:
+    client = pytest.importorskip("libretranslatepy").LibreTranslateAPI(url(server))
+    assert client.translate("w4 w1", "en", "de") == expected("w4 w1")
+    assert client.translate("w4 w1", "auto", "de") == expected("w4 w1")
+    [first, *_] = client.detect("Where is the station, and when does it open?")
+    assert first["language"] == "en"
+    assert 50 < first["confidence"] <= 100
+    english, german = client.languages()
+    assert (english["code"], english["name"], german["name"]) == ("en", "English", "German")
+
+
+def test_huggingface_hub(server: Running) -> None:
+    client = pytest.importorskip("huggingface_hub").InferenceClient(model=url(server))
+    assert client.translation("w4 w1").translation_text == expected("w4 w1")
+    said = client.translation("w4 w1", src_lang="en_XX", tgt_lang="de_DE")
+    assert said.translation_text == expected("w4 w1")
+    assert client.text_generation("w4 w1") == expected("w4 w1")
+
+
+def test_markup_stays(server: Running) -> None:
+    body = {**LANGUAGES, "q": PAGE, "format": "html"}
+    answer = server.client.post("/translate", json=body).json()
+    assert answer["translatedText"] == DONE
+    body["q"] = [PAGE, "<p>w5."]
+    answer = server.client.post("/translate", json=body).json()
+    assert answer["translatedText"] == [DONE, f"<p>{expected('w5.')}"]
+    told = server.client.post("/translate", json={**body, "alternatives": 1})
+    assert "omit them" in check_error(told, 400)
+    told = server.client.post("/translate", json={**body, "format": "pdf"})
+    assert "'text' or 'html'" in check_error(told, 422)
+
+
+def test_a_page_of_more_texts_than_a_request_may_have(server: Running) -> None:
+    words = ["w4", "w1", "w5", "w7", "w8", "w6", "w4 w1", "w1 w4"]
+    page = "".join(f"<p>{word}</p>" for word in words)
+    answer = server.client.post("/translate", json={**LANGUAGES, "q": page, "format": "html"})
+    assert answer.json()["translatedText"] == "".join(f"<p>{expected(w)}</p>" for w in words)
+
+
+def send(server: Running, name: str, data: bytes, **fields: str) -> Any:
+    files = {"file": (name, io.BytesIO(data))}
+    return server.client.post("/translate_file", data={**LANGUAGES, **fields}, files=files)
+
+
+def test_a_file_is_translated_and_fetched(server: Running) -> None:
+    answer = send(server, "page.html", PAGE.encode())
+    assert answer.status_code == 200, answer.text
+    address = answer.json()["translatedFileUrl"]
+    assert address.startswith(url(server) + "/download_file/")
+    file = server.client.get(address)
+    assert file.text == DONE
+    assert file.headers["content-type"] == "application/octet-stream"  # never shown as a page
+    assert 'filename="page.html"' in file.headers["content-disposition"]
+    assert server.client.head(address).status_code == 200
+
+
+def test_the_name_of_a_file_leads_nowhere_else(server: Running) -> None:
+    answer = send(server, "../../etc/näme w1.txt", b"w4 w1\n")
+    file = server.client.get(answer.json()["translatedFileUrl"])
+    assert file.text == expected("w4 w1") + "\n"
+    for name in ("..%2f..%2fetc%2fpasswd", "0" * 32 + ".txt", "passwd"):
+        check_error(server.client.get(f"/download_file/{name}"), 404)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "fields", "status", "told"),
+    [
+        ("a.exe", b"w1", {}, 400, "unknown kind"),
+        ("a.txt", b"\x7fELF\0", {}, 400, "not a text file"),
+        ("a.po", b'msgid "a', {}, 400, "line 1"),
+        ("a.txt", b"w1", {"target": "fr"}, 400, "'fr'"),
+        ("a.txt", b"w1 " * 2000, {}, 413, "larger than"),
+        ("a.txt", b"w1 " * 400, {}, 413, "characters"),
+    ],
+)
+def test_a_file_that_cannot_be_translated(
+    server: Running, name: str, data: bytes, fields: dict[str, str], status: int, told: str
+) -> None:
+    assert told in check_error(send(server, name, data, **fields), status)
+
+
+def test_a_file_must_be_one(server: Running) -> None:
+    assert "file" in check_error(server.client.post("/translate_file", data=LANGUAGES), 422)
+    answer = server.client.post("/translate_file", json={**LANGUAGES, "file": "w1"})
+    assert "file" in check_error(answer, 422)
+    files = {"q": ("a.txt", b"w1")}
+    check_error(server.client.post("/translate", data=LANGUAGES, files=files), 422)
+
+
+def test_files_that_nobody_fetches_are_removed(server: Running, monkeypatch: Any) -> None:
+    first = send(server, "a.txt", b"w4 w1\n").json()["translatedFileUrl"]
+    monkeypatch.setattr("specdec_plugins.serving.documents._KEPT", -1.0)
+    send(server, "b.txt", b"w4 w1\n")
+    check_error(server.client.get(first), 404)
+
+
+def test_another_users_folder_is_not_used(
+    server: Running, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / f"specdec-{os.getuid()}").mkdir(mode=0o755)
+    assert "belongs to somebody else" in check_error(send(server, "a.txt", b"w1"), 500)
+
+
+def test_bodies_of_several_parts(server: Running) -> None:
+    parts = {name: (None, value) for name, value in {**LANGUAGES, "q": "w4 w1"}.items()}
+    answer = server.client.post("/translate", files=parts)
+    assert answer.json()["translatedText"] == expected("w4 w1")
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    check_error(server.client.post("/translate", content=b"--y", headers=headers), 400)
+    headers = {"content-type": "multipart/mixed; boundary=x"}
+    assert "multipart/mixed" in check_error(
+        server.client.post("/translate", content=b"--x", headers=headers), 415
+    )
+
+
+def test_the_language_is_detected(server: Running) -> None:
+    for source in ("auto", "en"):  # digits tell no language
+        answer = server.client.post("/translate", json={**LANGUAGES, "source": source, "q": "4"})
+        assert (answer.status_code, answer.json()["detectedLanguage"]) == (200, None)
+    french = {"q": ["Où est la gare, s'il vous plaît ?", "Je ne sais pas."]}
+    assert server.client.post("/detect", json=french).json()[0]["language"] == "fr"
+    assert server.client.post("/detect", json={"q": "123"}).json() == []
+    check_error(server.client.post("/detect", json={}), 422)
+
+
+class Polyglot(ToyCodec):
+    """Notes in which languages it is asked for."""
+
+    languages = Languages("toy", ("eng_Latn", "fra_Latn", "deu_Latn"), ("deu_Latn", "ita_Latn"))
+    source_lang = target_lang = None
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str | None, str | None]] = []
+
+    def between(self, source_lang: str | None, target_lang: str | None) -> ToyCodec:
+        self.asked.append(self.languages.choose(source_lang, target_lang))
+        return super().between(source_lang, target_lang)
+
+    def source_ids(self, line: str) -> list[int]:
+        return super().source_ids("w4")
+
+
+def test_a_model_of_several_languages_reads_the_one_that_is_detected(monkeypatch: Any) -> None:
+    codec = Polyglot()
+    body = {"q": "Où est la gare, s'il vous plaît ?", "source": "auto", "target": "IT"}
+    with running(toy_model(codec=codec)) as server:
+        answer = server.client.post("/translate", json=body).json()
+        assert answer["detectedLanguage"]["language"] == "fra_Latn"
+        assert codec.asked[-1] == ("fra_Latn", "ita_Latn")
+        both = {**body, "q": [body["q"], "Je ne sais pas."]}
+        answer = server.client.post("/translate", json=both).json()
+        assert [one["language"] for one in answer["detectedLanguage"]] == ["fra_Latn"] * 2
+        answer = server.client.post("/translate", json={**body, "source": "German"}).json()
+        assert answer["detectedLanguage"] is None
+        assert codec.asked[-1] == ("deu_Latn", "ita_Latn")
+
+        def without(*_: Any) -> Any:
+            raise ModuleNotFoundError(name="py3langid")
+
+        monkeypatch.setattr("importlib.import_module", without)
+        told = check_error(server.client.post("/translate", json=body), 400)
+        assert "py3langid is not installed" in told
+        assert "name the language" in told
+        told = check_error(server.client.post("/detect", json={"q": "Bonjour"}), 501)
+        assert "py3langid is not installed" in told
+
+
+def test_what_clients_ask_before_they_show_anything(server: Running) -> None:
+    settings = server.client.get("/frontend/settings").json()
+    assert settings["language"] == {
+        "source": {"code": "en", "name": "English"},
+        "target": {"code": "de", "name": "German"},
+    }
+    assert (settings["charLimit"], settings["keyRequired"]) == (500, False)
+    assert {".po", ".docx", ".html"} <= {*settings["supportedFilesFormat"]}
+    assert settings["filesTranslation"]
+
+
+ELSEWHERE = {"origin": "https://example.com"}
+
+
+def test_pages_elsewhere_may_use_the_server_if_the_operator_says_so(server: Running) -> None:
+    asked = {**ELSEWHERE, "access-control-request-method": "POST"}
+    body = {**LANGUAGES, "q": "w4"}
+    assert server.client.options("/translate", headers=asked).status_code == 405
+    plain = server.client.post("/translate", json=body, headers=ELSEWHERE)
+    assert "access-control-allow-origin" not in plain.headers
+    check_error(server.client.post("/translate", data=body, headers=ELSEWHERE), 403)
+    with running(allow_origins="https://a.example, https://example.com") as open_server:
+        client = open_server.client
+        allowed = client.options("/translate", headers=asked)
+        assert allowed.headers["access-control-allow-origin"] == "https://example.com"
+        for answer in (
+            client.post("/translate", json=body, headers=ELSEWHERE),
+            client.post("/translate", data=body, headers=ELSEWHERE),
+            client.post("/translate", json={}, headers=ELSEWHERE),
+        ):
+            assert answer.headers["access-control-allow-origin"] == "https://example.com"
+        other = {"origin": "https://other.example"}
+        check_error(client.post("/translate", data=body, headers=other), 403)
+
+
+def test_a_key_may_be_in_the_body() -> None:
+    with running(api_key="secret") as server:
+        body = {**LANGUAGES, "q": "w4", "api_key": "secret"}
+        for path in ("/translate", "/detect"):
+            fields = body if path == "/translate" else {"q": "w4", "api_key": "secret"}
+            assert server.client.post(path, data=fields).status_code == 200
+            check_error(server.client.post(path, data={**fields, "api_key": "no"}), 403)
+        assert send(server, "a.txt", b"w4", api_key="secret").status_code == 200
+        check_error(send(server, "a.txt", b"w4"), 403)
+        assert server.client.get("/frontend/settings").json()["keyRequired"]
