@@ -67,7 +67,7 @@ check: setup  ## look for faults without running anything: ruff, mypy, shellchec
 	@.venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@.venv/bin/zizmor --offline --quiet --strict-collection .github
 	@echo "check: docs"
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict 2>&1 | { grep -v ^INFO || true; }
 
 format: setup  ## lay the code out as check wants it
 	@$(PY) -m ruff check --fix .

@@ -13,7 +13,14 @@ from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.schemas import Parameters, TranslateRequest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("*.md", "docs/*", "benchmarks/results/*", "benchmarks/models/*/*.md", "data/**/*.md")
+PAGES = (
+    "*.md",
+    "docs/*",
+    "benchmarks/results/*",
+    "benchmarks/models/*/*.md",
+    "data/**/*.md",
+    "tests/gpu/*.md",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
