@@ -118,6 +118,7 @@ def page(chromium: Any) -> Iterator[Page]:
 
 
 def test_a_translation_appears_with_its_rounds(page: Page) -> None:
+    assert not page.find("#lanes").is_displayed()
     page.type(SENTENCE)
     page.find("#source").send_keys("\ue009\ue007")  # control and enter
     page.wait_for_both()
@@ -207,6 +208,48 @@ def test_errors_are_said_in_a_sentence(page: Page) -> None:
     page.translate()
     wait_until(alert.is_displayed)
     assert "cannot be reached" in alert.text
+
+
+DROP = """
+const moved = new DataTransfer();
+moved.items.add(new File([arguments[1]], arguments[0]));
+for (const name of ["dragover", "drop"]) {
+  const event = new DragEvent(name, { dataTransfer: moved, bubbles: true, cancelable: true });
+  document.querySelector("#source").dispatchEvent(event);
+}
+"""
+
+
+def test_a_file_is_translated(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "a b.txt"
+    path.write_text("w4 w1.\n\nw5.\n", encoding="utf-8")
+    page.find("#file").send_keys(str(path))
+    for name in ("a b.txt", "dropped.txt"):
+        if name == "dropped.txt":
+            page.driver.execute_script(DROP, name, "w4 w1.\n\nw5.\n")
+        wait_until(lambda name=name: page.text("#file-done").endswith(f"translation of {name}"))
+        link = page.find("#file-done a")
+        assert link.get_attribute("download") == name
+        file = page.server.client.get(link.get_attribute("href"))
+        assert file.text == f"{expected('w4 w1.')}\n\n{expected('w5.')}\n"
+    page.driver.execute_script(DROP, "bad.exe", "w4")
+    wait_until(page.find("#error").is_displayed)
+    assert "unknown kind" in page.text("#error")
+    assert page.text("#file-done") == ""
+    assert ".docx" in page.find("#file").get_attribute("accept")
+
+
+@pytest.mark.parametrize("direction", ["rtl", "ltr"])
+def test_each_side_is_written_in_its_own_direction(page: Page, direction: str) -> None:
+    text = "مرحبا" if direction == "rtl" else "Hello"
+    script = """
+    const [text] = arguments;
+    document.querySelector("#source").value = text;
+    document.querySelector("#text").textContent = text;
+    const style = (id) => getComputedStyle(document.querySelector(id)).direction;
+    return [style("#source"), style("#text")];
+    """
+    assert page.driver.execute_script(script, text) == [direction] * 2
 
 
 @pytest.mark.parametrize("width", [320, 375, 1200])

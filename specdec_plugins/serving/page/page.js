@@ -9,9 +9,12 @@ let controller = null; // of the run under way
 
 class ServerError extends Error {}
 
+function keyed(headers = {}) {
+  return $("key").value ? { ...headers, Authorization: `Bearer ${$("key").value}` } : headers;
+}
+
 async function* events(parameters, signal) {
-  const headers = { "Content-Type": "application/json" };
-  if ($("key").value) headers.Authorization = `Bearer ${$("key").value}`;
+  const headers = keyed({ "Content-Type": "application/json" });
   const asked = { ...parameters, ...languagesAsked() };
   const body = JSON.stringify({ inputs: $("source").value, parameters: asked });
   const response = await fetch("generate_stream", { method: "POST", headers, body, signal });
@@ -209,7 +212,7 @@ async function translate() {
     await race(mine.signal);
   } catch (error) {
     if (!mine.signal.aborted) {
-      fail(error instanceof ServerError ? error.message : "The server cannot be reached; is it running?");
+      fail(told(error));
     }
   } finally {
     if (controller === mine) busy(false);
@@ -259,7 +262,44 @@ function chosen() {
   };
 }
 
+// A whole file goes up; its translation waits at an address.
+async function translateFile(file) {
+  controller?.abort();
+  const mine = new AbortController();
+  controller = mine;
+  const { signal } = mine;
+  reset();
+  busy(true);
+  $("file-done").textContent = `Translating ${file.name} …`;
+  const asked = languagesAsked();
+  const body = new FormData();
+  body.append("source", asked.source_lang ?? info.source ?? "auto");
+  body.append("target", asked.target_lang ?? info.target ?? "");
+  body.append("file", file);
+  try {
+    const response = await fetch("translate_file", { method: "POST", headers: keyed(), body, signal });
+    if (!response.ok) throw await failure(response);
+    const { translatedFileUrl, note } = await response.json();
+    const link = element("a", "", `Save the translation of ${file.name}`);
+    // By its last part, as another server may stand before this one.
+    link.href = `download_file/${translatedFileUrl.split("/").at(-1)}`;
+    link.download = file.name;
+    $("file-done").replaceChildren(link, note ? ` ${note}` : "");
+  } catch (error) {
+    if (controller !== mine) return;
+    $("file-done").textContent = "";
+    if (!signal.aborted) fail(told(error));
+  }
+  if (controller === mine) busy(false);
+  $("file").value = "";
+}
+
+function told(error) {
+  return error instanceof ServerError ? error.message : "The server cannot be reached; is it running?";
+}
+
 function reset() {
+  $("file-done").textContent = "";
   $("error").hidden = true;
   $("error").textContent = "";
   for (const id of ["text", "verdict", "status"]) $(id).textContent = "";
@@ -301,6 +341,8 @@ async function start() {
   $("sliders").hidden = info.drafter === null;
   $("key-field").hidden = !info.needs_api_key;
   await showLanguages();
+  const known = await (await fetch("frontend/settings")).json();
+  $("file").accept = known.supportedFilesFormat.join(",");
   const drafter = info.drafter ? `drafter ${info.drafter}, schedule ${info.schedule}` : "no drafter";
   $("model").textContent = `Model ${info.model_id}, ${info.model_dtype} on ${info.model_device_type}, ${drafter}.`;
 }
@@ -364,6 +406,16 @@ for (const id of SLIDERS) {
     if (controller) translate();
   });
 }
-start().catch((error) => {
-  fail(error instanceof ServerError ? error.message : "The server cannot be reached; is it running?");
+$("file").addEventListener("change", () => {
+  if (info && $("file").files.length) translateFile($("file").files[0]);
 });
+// Dropped anywhere: a browser would leave the page and show the file.
+for (const name of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(name, (event) => {
+    if (![...event.dataTransfer.types].includes("Files")) return;
+    event.preventDefault();
+    $("drop").classList.toggle("over", name === "dragover");
+    if (info && name === "drop") translateFile(event.dataTransfer.files[0]);
+  });
+}
+start().catch((error) => fail(told(error)));
