@@ -181,6 +181,11 @@ def ask(server: Running, command: str) -> httpx.Response:
     given = dict(zip(words, words[1:], strict=False))
     headers = dict([given["-H"].split(": ")]) if "-H" in given else {}
     path = url.removeprefix("http://127.0.0.1:8080")
+    if "-F" in given:
+        fields = dict(re.findall(r"(\w+)=(\S+)", command.partition(path)[2]))
+        file = fields.pop("file").removeprefix("@")
+        text = (ROOT / "tests" / "documents" / "samples" / file).read_bytes()
+        return server.client.post(path, data=fields, files={"file": (file, text)})
     method = "POST" if "-d" in given else "GET"
     return server.client.request(method, path, headers=headers, content=given.get("-d"))
 
