@@ -16,10 +16,10 @@ from sacrebleu.metrics.bleu import BLEU
 from benchmarks.measure import interleave
 from benchmarks.reports import Columns, number, place, table
 from specdec_plugins.app.files import in_buffers
-from specdec_plugins.app.loading import build_decoder
+from specdec_plugins.app.loading import build_decoder, read_words
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.app.types import Clock, Sentence
+from specdec_plugins.app.types import Clock, Limits, Sentence
 from specdec_plugins.corpus.resume import Log
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
@@ -27,9 +27,10 @@ from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import require
 
 NUM_WARM_UP = 5  # sentences that every translator decodes first, not counted
-BEAM, FAIRSEQ_GREEDY, GREEDY, EXACT, RELAXED = (
+FAIRSEQ_BEAM, FAIRSEQ_GREEDY, BEAM, GREEDY, EXACT, RELAXED = (
     "fairseq beam 5",
     "fairseq greedy",
+    "ours, beam 5",
     "AR greedy",
     "SpecDec exact",
     "SpecDec relaxed",
@@ -66,7 +67,7 @@ class Decoding:
     @property
     def mean_accepted_tokens(self) -> float | None:
         """Tokens a round, eos not counted (Xia et al. 2023); None where there are no rounds."""
-        drafted = [one for one in self.translations if one["emitted"]]  # fairseq's search has none
+        drafted = [one for one in self.translations if one["emitted"]]  # a search has none
         rounds = sum(len(one["emitted"]) for one in drafted)
         ends = sum(one["finish_reason"] == "eos" for one in drafted)
         tokens = sum(sum(one["emitted"]) for one in drafted)
@@ -145,18 +146,17 @@ def same_networks(translator: SpeculativeTranslator, **changes: Any) -> Speculat
     return SpeculativeTranslator(settings, translator.codec, built, limits)
 
 
-def search_settings(settings: Settings, beam: int) -> Settings:
-    """Settings of fairseq's own search with the same verifier."""
-    return replace(
-        settings,
-        strategy="fairseq",
-        beam=beam,
-        greedy_like="published",
-        drafter_checkpoint=None,
-        rule=None,
-        beta=1,
-        tau=0.0,
-    )
+def by_fairseq(settings: Settings, beam: int) -> SpeculativeTranslator:
+    """A translator that finds the best hypothesis of fairseq's own search, by the same verifier.
+
+    Its settings are of greedy decoding, which plans the same requests.
+    """
+    from benchmarks.engines.fairseq import FairseqSearch  # which takes seconds to import
+
+    plain = replace(settings, strategy="AR", drafter_checkpoint=None, rule=None, beta=1, tau=0.0)
+    search = FairseqSearch(plain, beam, plain.max_lens[1], plain.minimum)
+    limits = Limits(search.max_source_positions, search.max_target_tokens, 0)
+    return SpeculativeTranslator(plain, read_words(plain).codec, search, limits)
 
 
 @contextmanager

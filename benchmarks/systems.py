@@ -210,6 +210,7 @@ class Options:
         if drafter == "block":
             yield System("published", EXACT, self.dtypes[0])
         for dtype in self.dtypes:
+            yield from self._with_fewer_threads(System("ours", BEAM, dtype))
             yield from self._with_fewer_threads(System("ours", GREEDY, dtype))
             if drafter:
                 yield from self._speculative(dtype, drafter == "block")

@@ -23,14 +23,15 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.decodings import (  # noqa: E402
     BEAM,
     EXACT,
+    FAIRSEQ_BEAM,
     FAIRSEQ_GREEDY,
     GREEDY,
     RELAXED,
     Decoding,
+    by_fairseq,
     decode,
     quiet_libraries,
     same_networks,
-    search_settings,
     summary,
 )
 from specdec_plugins.app.exactness import exactness_of  # noqa: E402
@@ -53,12 +54,13 @@ def load_systems(
     """All systems, fairseq's if it is installed; the engine's networks are loaded once."""
     beta, tau = relaxed
     exact = load_translator(settings)
-    search = {BEAM: 5, FAIRSEQ_GREEDY: 1}
+    search = {FAIRSEQ_BEAM: 5, FAIRSEQ_GREEDY: 1}
     if find_spec("fairseq") is None:
         print("demo: fairseq is not installed, so its rows are left out")
         search.clear()
     return {
-        **{name: load_translator(search_settings(settings, n)) for name, n in search.items()},
+        **{name: by_fairseq(settings, n) for name, n in search.items()},
+        BEAM: same_networks(exact, strategy="AR", drafter_checkpoint=None, beam=5),
         GREEDY: same_networks(exact, strategy="AR", drafter_checkpoint=None),
         EXACT: exact,
         RELAXED: same_networks(exact, beta=beta, tau=tau),

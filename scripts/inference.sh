@@ -10,7 +10,7 @@ set -euo pipefail
 # scripts/train.sh with the folders of the README (--save-dir verifier, drafter).
 folder=work/wmt14-en-de/data-bin # with dict.en.txt and dict.de.txt, or a bundle
 [[ ${1:--} == -* ]] || { folder=$1 && shift; }
-settings=(--strategy specdec --batch 1 --beam 5 --beta 1 --tau 0.0) # the beam: of strategy fairseq
+settings=(--strategy specdec --batch 1 --beta 1 --tau 0.0)
 
 # A bundle holds all but the input, and is for raw text: standard input.
 if [[ ! -f $folder/bundle.json ]]; then

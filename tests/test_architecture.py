@@ -36,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "training": {"corpus", "criterions", "decoding", "formats", "models"},
     "tasks": {"decoding", "formats", "models"},
     "text": {"formats"},
-    "corpus": {"formats", "text"},
+    "corpus": {"decoding", "formats", "text"},
     "app": {"corpus", "decoding", "documents", "formats", "text", "training"},
     "serving": {"app", "corpus", "decoding", "documents", "formats", "text"},
 }
@@ -265,4 +265,4 @@ def parameters(function: Any) -> list[str]:
 def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
     # 130 before models of transformers (formats/pretrained), documents and beam search.
     kinds = (".py", ".cpp", ".h", ".inc")
-    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 160
+    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 159

@@ -7,14 +7,18 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.engines.fairseq import FairseqSearch
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.main import inference as main
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.types import Draft, Prefix, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
@@ -27,7 +31,7 @@ from tests.programs import talking_to
 pytestmark = pytest.mark.fairseq
 
 DONE = (0, 1)  # 1: some line is cut
-STRATEGIES = ["fairseq", "AR", "specdec", "drafter"]
+STRATEGIES = ["AR", "specdec", "drafter"]
 LINES = [" ".join(f"s{(i * 7 + j * 3) % 30}" for j in range(i % 6 + 1)) for i in range(20)]
 
 
@@ -146,11 +150,42 @@ def test_samples_follow_the_seed_and_not_the_batch(cli: Cli) -> None:
     assert cli.infer(*flags, "--seed", "1") != one
 
 
-def test_greedy_like_fairseq_is_its_beam_1(cli: Cli) -> None:
-    flags = ["--max-len-a", "1.5", "--max-len-b", "2", "--batch", "6"]
-    search = cli.infer("--strategy", "fairseq", "--beam", "1", *flags)
-    mine = cli.infer("--greedy-like", "fairseq", *flags)
-    assert mine == search
+@pytest.mark.parametrize("beam", ["1", "4"])
+def test_translations_are_those_of_fairseqs_search(beam: str, cli: Cli) -> None:
+    """With beam 1, of greedy decoding that is like it."""
+    common = ["--strategy", "AR", "--batch", "6", "--beam", beam]
+    found = cli.records(*common, "--greedy-like", "fairseq")
+    settings = Settings(
+        str(cli.folder),
+        verifier=str(cli.folder / "verifier.pt"),
+        source_lang="en",
+        target_lang="de",
+        strategy="AR",
+    )
+    settings = replace(settings, dtype="float64", device="cpu")
+    search = FairseqSearch(settings, int(beam), max_len=12, min_len=1)
+    dictionary = Dictionary.load(cli.folder / "dict.en.txt")
+    words = Dictionary.load(cli.folder / "dict.de.txt")
+    wanted = search.search([dictionary.encode_line(line) for line in LINES])
+    same = [
+        words.string(ids).split() == one["tokens"] for ids, one in zip(wanted, found, strict=True)
+    ]
+    # What has no end within the limit is cut by greedy decoding, and ended by a search.
+    cut = [one["finish_reason"] == "length" and beam == "1" for one in found]
+    assert all(one or other for one, other in zip(same, cut, strict=True))
+    assert sum(same) >= 2
+
+
+def test_a_beam_alone_means_the_strategy_ar(cli: Cli) -> None:
+    flags = ["--batch", "3", "--beam", "3", "--no-repeat-ngram-size", "2"]
+    found = cli.infer("--strategy", "AR", *flags)
+    assert found != cli.infer("--strategy", "AR")
+    assert cli.infer(*flags) == found
+    # As published, where strategies had a beam that one of them used.
+    assert cli.infer("--strategy", "specdec", "--beam", "3") == cli.infer("--strategy", "AR")
+    for line in found:
+        pairs = [*pairwise(line.split())]
+        assert len(pairs) == len(set(pairs))
 
 
 def test_leaving_the_decoder_early(cli: Cli) -> None:
@@ -192,10 +227,10 @@ def test_json_lines(cli: Cli) -> None:
 
 def test_what_the_models_positions_cut_is_no_ended_sentence(cli: Cli) -> None:
     """The verifier has 40 positions, and one is the end's."""
-    flags = ["--strategy", "fairseq", "--beam", "1", "--max-len-b", "100", "--batch", "20"]
+    flags = ["--strategy", "AR", "--beam", "2", "--max-len-b", "100", "--batch", "20"]
     found = cli.records(*flags)
     reasons = [record["finish_reason"] for record in found]
-    assert reasons == ["length" if len(record["tokens"]) == 39 else "eos" for record in found]
+    assert reasons == ["length" if len(record["tokens"]) == 38 else "eos" for record in found]
     assert set(reasons) == {"length", "eos"}
 
 
@@ -387,7 +422,9 @@ def test_bad_input_is_said_in_a_line(content: bytes, flags: str, message: str, c
     assert not (cli.tmp / "out.resume").exists()
 
 
-@pytest.mark.parametrize("more", [[], ["--strategy", "fairseq"], ["--diagnose", "--resume"]])
+@pytest.mark.parametrize(
+    "more", [[], ["--strategy", "AR", "--beam", "5"], ["--diagnose", "--resume"]]
+)
 def test_an_empty_input_gives_an_empty_output(more: list[str], cli: Cli) -> None:
     cli.source = cli.tmp / "in"
     cli.source.touch()

@@ -10,7 +10,7 @@ import torch
 from benchmarks.engines import Engine, Output, Workload
 from benchmarks.engines.scripted import ScriptedDrafter
 from benchmarks.pair import Sentence
-from benchmarks.systems import GREEDY, System
+from benchmarks.systems import BEAM, GREEDY, System
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.decoding.engine import SpeculativeDecoder
@@ -90,8 +90,8 @@ def settings_of(system: System, workload: Workload) -> Settings:
         min_len=lengths.min_len,
         max_len_b=lengths.max_len,
     )
-    if system.role == GREEDY:
-        return _plain(settings)
+    if system.role in (BEAM, GREEDY):
+        return replace(_plain(settings), beam=5 if system.role == BEAM else None)
     require(
         pair.drafter is not None,
         f"{pair.settings.data}: holds no drafter, which {system.name!r} needs.",
@@ -106,5 +106,5 @@ def settings_of(system: System, workload: Workload) -> Settings:
 
 
 def _plain(settings: Settings) -> Settings:
-    """The settings for one token at a time."""
+    """The settings without a drafter."""
     return replace(settings, strategy="AR", beta=1, tau=0.0)

@@ -57,7 +57,8 @@ SIDES = ("source", "target")  # language names in the data, whatever the model's
 HELD_OUT_FILE, CARD = "held-out.txt", "card.md"
 _CHECKPOINTS = (VERIFIER, "checkpoint_best.pt", LAST)  # file names of a verifier
 _TRANSLATING = 0.25  # largest share of the hours
-_GREEDY = {"beam": 1, "lenpen": 1.0, "max_len_a": 2.0, "max_len_b": 20, "fp16": False}
+_GREEDY: dict[str, Any] = {"beam": 1, "lenpen": 1.0, "max_len_a": 2.0, "max_len_b": 20}
+_GREEDY |= {"dtype": "float32", "fp16": False}
 _CARD = """\
 # {model}, with a drafter
 

@@ -10,13 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.app.codec import Codec, PretrainedCodec
-from specdec_plugins.app.options import flag_of, given_to
+from specdec_plugins.app.options import flag_of
 from specdec_plugins.app.settings import (
     DRAFTER,
     DTYPES,
@@ -29,6 +29,7 @@ from specdec_plugins.app.settings import (
 from specdec_plugins.app.types import Decoder, Limits
 from specdec_plugins.corpus.resume import content_hash
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
+from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
@@ -36,7 +37,7 @@ from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fa
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import DecodeParams, Drafter, Verifier
+from specdec_plugins.decoding.types import Branching, DecodeParams, Drafter, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams
@@ -97,6 +98,8 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
         )
         folder = str(default_bundle())
     check_folder(folder)
+    if (given.get("beam") or 1) > 1:
+        given = {"strategy": "AR", **given}
     defaults: dict[str, Any] = {}
     if is_bundle(folder):
         defaults = _defaults(Path(folder), given)
@@ -153,6 +156,7 @@ def _of_pretrained(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     config = read_config(folder)
     generation = config.generation(range(config.decoder_vocab_size))
     found: dict[str, Any] = {"tokenizer": PRETRAINED, "min_len": generation.min_len or None}
+    found["usual_search"] = (generation.length_penalty, generation.finishing)
     if (most := generation.max_len) is not None:
         # A summary may end at the limit; a translation that does is not whole.
         found |= {"max_len_b": most} if config.model_type == "bart" else {"usual_len": (0.0, most)}
@@ -304,8 +308,6 @@ def _weight_files(path: str | None) -> Sequence[str | Path | None]:
 def load_parts(settings: Settings, with_scores: bool = False) -> tuple[Codec, Decoder, Limits]:
     """The parts of a translator; see `translator.load_translator`."""
     words = read_words(settings)
-    if settings.strategy == "fairseq":
-        return words.codec, *_load_search(settings)
     return words.codec, *_load_engine(settings, words, with_scores)
 
 
@@ -314,27 +316,6 @@ def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipelin
     languages = (dictionaries.source_lang, dictionaries.target_lang)
     named = {name: getattr(settings, name) for name in ("tokenizer", "bpe", *RAW_TEXT)}
     return TextPipeline(*languages, codes=settings.bpe_codes, **named)
-
-
-def _load_search(settings: Settings) -> tuple[Decoder, Limits]:
-    """fairseq's search with the verifier. Raises UserError as `load_fairseq_search` does."""
-    # fairseq takes seconds to import, and decoding without its search does not need it.
-    from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
-
-    a, b = settings.max_lens
-    lengths = {"max_len_a": a, "max_len_b": b, "min_len": settings.minimum}
-    in_force = {**lengths, "max_rows": settings.batch}
-    config = SearchConfig(**{**given_to(SearchConfig, vars(settings)), **in_force})
-    assert settings.verifier is not None  # Settings refuses it
-    search = load_fairseq_search(
-        settings.verifier,
-        settings.data,
-        config,
-        dtype=DTYPES[settings.dtype],
-        device=choose_device(settings.device),
-        languages=(settings.source_lang, settings.target_lang),
-    )
-    return search, Limits(search.max_source_positions, search.max_target_tokens, 0)
 
 
 def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[Decoder, Limits]:
@@ -367,7 +348,7 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
         limits = _common_limits(limits, settings, drafter, network)
     schedule = SCHEDULES.build(settings.schedule, options=settings.schedule_options)
     method = Method(drafter, settings.acceptance, schedule)
-    constraints = _constraints(words)
+    constraints = _constraints(settings, words)
     return build_decoder(settings, verifier, method, with_scores, constraints), limits
 
 
@@ -385,12 +366,14 @@ def _load_verifier(settings: Settings, words: Words) -> Transformer:
     return network
 
 
-def _constraints(words: Words) -> Constraints:
+def _constraints(settings: Settings, words: Words) -> Constraints:
     """Constraints of a transformers model; logs what its files ask for and is not done."""
     if words.config is None:
         return FREE
     for notice in words.config.notices:
         log.warning(notice)
+    if not settings.searches and words.config.search_notice:
+        log.warning(words.config.search_notice)
     assert isinstance(words.codec, PretrainedCodec)
     num_forced = words.codec.tokenizer.num_forced
     return words.config.generation(words.orders[1], num_forced).constraints
@@ -461,8 +444,14 @@ def build_decoder(
         target = Unverified(*sizes)
         return DrafterDecoder(method.drafter, target, EngineConfig(settings.batch))
     never = ((verifier.special.pad,),) if settings.ban_pad else ()
-    constraints = replace(constraints, bad_words=constraints.bad_words + never)
+    constraints = replace(
+        constraints,
+        bad_words=constraints.bad_words + never,
+        no_repeat_ngram_size=settings.no_repeat_ngram_size or constraints.no_repeat_ngram_size,
+    )
     config = EngineConfig(settings.batch, constraints=constraints, with_scores=with_scores)
+    if settings.searches:
+        return BeamDecoder(cast(Branching, verifier), config)
     return SpeculativeDecoder(verifier, method, config)
 
 

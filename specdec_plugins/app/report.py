@@ -109,8 +109,7 @@ def summary(
 ) -> str:
     """A few lines about a run. seconds: wall-clock, of reading, decoding and writing."""
     lines = [_counts(tally), _speed(tally, seconds), _decoding(settings, limits)]
-    if settings.strategy != "fairseq":
-        lines += [_greedy(settings, limits), _rounds(stats)]
+    lines += [_greedy(settings, limits), _rounds(stats)]
     if settings.strategy == "specdec" and stats.drafted:
         lines.append(f"acceptance {stats.acceptance_rate:.3f}; by position: {_by_position(stats)}")
     if any(stats.seconds.values()):
@@ -150,8 +149,6 @@ def _speed(tally: Tally, seconds: float) -> str:
 
 def _decoding(settings: Settings, limits: Limits) -> str:
     parts = [f"strategy {settings.strategy}, batch {settings.batch}, {settings.dtype}"]
-    if settings.strategy == "fairseq":
-        parts.append(f"beam {settings.beam}")
     if settings.exit_layer is not None:
         parts.append(f"decoder cut after layer {settings.exit_layer}")
     if settings.drafts:
@@ -167,7 +164,7 @@ def _decoding(settings: Settings, limits: Limits) -> str:
 def kernels_in_use(settings: Settings) -> str | None:
     """Which kernels compute products, if there is a choice: on a CPU, in float32 and 8 bits."""
     on_cpu = choose_device(settings.device).type == "cpu"
-    if not on_cpu or settings.strategy == "fairseq" or settings.dtype not in ("float32", "int8"):
+    if not on_cpu or settings.dtype not in ("float32", "int8"):
         return None
     used = best_set() if settings.kernels == "native" else None
     return f"native kernels ({used})" if used else "torch's kernels"
@@ -181,6 +178,8 @@ def _greedy(settings: Settings, limits: Limits) -> str:
         length += " or 3 * source"
     if settings.strategy in ("drafter", "early-exit"):
         return f"unverified; at most {length} tokens"
+    asked = settings.decode_params(1).beam
+    rule = f"rule {settings.rule_name}{_tolerance(settings)}"
     promise, free = {
         Guarantee.GREEDY: ("exactly the verifier's greedy output; greedy means", "plain argmax"),
         Guarantee.DISTRIBUTION: (_sampling(settings), "no bans"),
@@ -189,11 +188,14 @@ def _greedy(settings: Settings, limits: Limits) -> str:
             "plain argmax",
         ),
     }[settings.acceptance.guarantee(settings.beta)]
+    if asked is not None:
+        rule = f"beam of {asked.size}, {asked.finishing} finishing"
+        promise = f"scores are divided by length ** {asked.length_penalty:g};"
     bans = [f"no end before {settings.minimum} tokens"] if settings.minimum else []
     bans += ["no <pad>"] if settings.ban_pad else []
     bans += ["no token that its generation config bans"] if settings.tokenizer == PRETRAINED else []
     return (
-        f"rule {settings.rule_name}{_tolerance(settings)}: {promise} "
+        f"{rule}: {promise} "
         f"{', '.join(bans) or free}, at most {length} tokens"
         f"{f' ({limits.target} positions)' if limits.target < limit else ''}"
     )

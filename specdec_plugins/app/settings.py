@@ -17,14 +17,24 @@ import torch
 from specdec_plugins.app.options import check, option, or_none
 from specdec_plugins.decoding.drafters import DRAFTERS, Needs, needs_of
 from specdec_plugins.decoding.networks import KERNELS, best_set
+from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import LEAST, AcceptanceRule, DecodeParams, Guarantee
+from specdec_plugins.decoding.types import (
+    LEAST,
+    AcceptanceRule,
+    BeamParams,
+    DecodeParams,
+    Guarantee,
+)
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import CODES, PRETRAINED
 from specdec_plugins.formats.bundle import SETTINGS as BUNDLE_SETTINGS
 
-STRATEGIES = ("fairseq", "AR", "specdec", "drafter", "early-exit")
+STRATEGIES: Registry[object] = Registry(
+    "strategy", {"fairseq": "--strategy AR --beam 5 finds the same translations, and faster"}
+)
+_ = [STRATEGIES.register(name)(object) for name in ("AR", "specdec", "drafter", "early-exit")]
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -40,14 +50,14 @@ BPES = ("subword_nmt",)
 NO_TOLERANCE = "--tau {value:g} has no effect with --beta 1; add --beta 3, or omit --tau."
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that use an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
-_SEARCH_ONLY = ("lenpen", "unkpen", "no_repeat_ngram_size")  # of fairseq's search
+_SEARCH_ONLY = ("lenpen", "unkpen")  # of a beam search
 _GROWTH = 3  # target tokens of a source token: no translation needs as many
 RAW_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
 
 _model = partial(option, group="models")
 _machine = partial(option, group="machine")
 _decoding = partial(option, group="decoding")
-_limit = partial(option, group="limits and fairseq's search")
+_limit = partial(option, group="limits and search")
 _text = partial(option, group="text")
 _line = partial(option, group="forced beginnings, and long lines")
 
@@ -130,14 +140,20 @@ class Settings:
 
     strategy: str = _decoding(
         "specdec",
-        "fairseq: its beam search; AR: one token at a time; specdec: drafter and verifier "
-        "(default); drafter: the drafter's blocks as they are, unverified; early-exit: one token "
-        "at a time with the first --exit-layer decoder layers alone, unverified",
+        "AR: one token at a time; specdec: drafter and verifier (default); drafter: the drafter's "
+        "blocks as they are, unverified; early-exit: one token at a time with the first "
+        "--exit-layer decoder layers alone, unverified",
         choices=STRATEGIES,
     )
     exit_layer: int | None = _decoding(None, "decoder layers to use, for --strategy early-exit")
     batch: int = _decoding(1, "sentences decoded at once", flags=("--batch", "--max-rows"), least=1)
-    beam: int = _decoding(5, "beam size, for --strategy fairseq", least=1)
+    beam: int | None = _decoding(
+        None,
+        "search with a beam of N, for --strategy AR, which --beam alone means; other strategies do "
+        "without, as published (default: 1, greedy decoding)",
+        least=1,
+        most=999,
+    )
     beta: int = _decoding(
         1,
         "accept any of the verifier's N best tokens (default: 1, exactly its greedy output)",
@@ -192,9 +208,15 @@ class Settings:
     )
     max_len_b: int | None = _limit(None, "see --max-len-a", "B", least=0)
     min_len: int | None = _limit(None, "no end of sentence before N target tokens", least=0)
-    lenpen: float = _limit(1.0, "--strategy fairseq only (default: 1)")
-    unkpen: float = _limit(0.0, "--strategy fairseq only (default: 0)")
-    no_repeat_ngram_size: int = _limit(0, "--strategy fairseq only (default: 0, off)", least=0)
+    lenpen: float | None = _limit(
+        None,
+        "with --beam: a translation's log-probability is divided by its length to the power of X "
+        "(default: 1, or the model's own)",
+    )
+    unkpen: float = _limit(0.0, "with --beam: nats off a translation for each <unk> (default: 0)")
+    no_repeat_ngram_size: int = _limit(
+        0, "no N tokens in a row occur twice (default: 0, off, or the model's own)", least=0
+    )
 
     tokenizer: str | None = _text(
         None,
@@ -250,6 +272,8 @@ class Settings:
 
     # The model's own A and B, where --max-len-a and --max-len-b are not given.
     usual_len: tuple[float, int] = (0.0, 200)
+    # The model's own length penalty, and when its search is over: `BeamParams`.
+    usual_search: tuple[float, str] = (1.0, "fairseq")
 
     def __post_init__(self) -> None:
         check(self)
@@ -271,11 +295,6 @@ class Settings:
             f"{self.data} holds no {BUNDLE_SETTINGS} and no config.json of transformers, so it is "
             f"not a bundle, and {wants} the verifier's checkpoint; give it with --AR-path.",
         )
-        require(
-            self.tokenizer != PRETRAINED or self.strategy != "fairseq",
-            f"{self.data}: fairseq's search reads only fairseq's checkpoints; use another "
-            "--strategy with this model.",
-        )
         network = self.needs.network if self.drafts else None
         require(
             network is None or self.drafter_checkpoint is not None,
@@ -288,10 +307,6 @@ class Settings:
 
     def _check_precision(self) -> None:
         network = self.needs.network if self.drafts else None
-        require(
-            not (self.quantised and self.strategy == "fairseq"),
-            "fairseq's search has no int8; use --dtype float32, or another --strategy.",
-        )
         require(
             self.kernels == "native" or "int8" not in (self.dtype, self.drafter_dtype),
             "int8 needs this project's kernels; omit --kernels torch, or use float32.",
@@ -329,6 +344,8 @@ class Settings:
             f"--strategy {self.strategy} verifies nothing, so --rule {self.rule} would have "
             "nothing to judge; omit it, or use --strategy specdec.",
         )
+        told = "a beam search takes no --rule; omit it, or --beam."
+        require(not self.searches or self.rule in (None, "exact"), told)
         tolerates = self.acceptance.guarantee(2) is not self.acceptance.guarantee(1)
         require(
             tolerates or self.beta == 1 or self.strategy != "specdec",
@@ -337,8 +354,8 @@ class Settings:
 
     def _check_belonging(self) -> None:
         """Refuse settings that have no effect without others."""
-        told = "{flag} belongs to fairseq's search; use it with --strategy fairseq only."
-        self._refuse(_SEARCH_ONLY, self.strategy != "fairseq", told)
+        told = "{flag} belongs to a beam search; add --strategy AR --beam 5, or omit it."
+        self._refuse(_SEARCH_ONLY, not self.searches, told)
         told = "{flag} applies to raw text only; add --tokenizer or --bpe."
         self._refuse(RAW_TEXT, not self.raw_text, told)
         for name, need in (("drafter_data", "own_source"), ("bigrams", "bigrams")):
@@ -378,6 +395,11 @@ class Settings:
         return self.strategy in ("specdec", "drafter")
 
     @property
+    def searches(self) -> bool:
+        """True if translations are searched for with a beam."""
+        return self.strategy == "AR" and (self.beam or 1) > 1
+
+    @property
     def drafting_dtype(self) -> str:
         """The dtype of the drafting network: the one asked for, else int8 or the verifier's.
 
@@ -391,8 +413,7 @@ class Settings:
         network = self.needs.network
         can_be_quick = has_kernels and network is not None and network.int8
         fixed = self.acceptance.guarantee(self.beta) is not Guarantee.NONE
-        is_checked = self.strategy == "specdec" and fixed
-        quick = can_be_quick and is_checked and self.dtype == "float32"
+        quick = can_be_quick and fixed and (self.strategy, self.dtype) == ("specdec", "float32")
         return self.drafter_dtype or ("int8" if quick else self.dtype)
 
     @property
@@ -416,21 +437,20 @@ class Settings:
     @property
     def ban_pad(self) -> bool:
         """True if padding may not be emitted, as in fairseq's own search."""
-        return self.greedy_like == "fairseq"
+        searches_so = self.searches and self.usual_search[1] == "fairseq"
+        return self.greedy_like == "fairseq" or searches_so
 
     @property
     def minimum(self) -> int:
         """Target tokens before which eos is banned: `min_len` in force."""
         if self.min_len is not None:
             return self.min_len
-        # fairseq's own search never begins with eos.
-        return 1 if self.strategy == "fairseq" or self.greedy_like == "fairseq" else 0
+        return int(self.ban_pad)  # fairseq's own search never begins with eos
 
     @property
     def is_bounded(self) -> bool:
         """True if a translation that reaches its length limit stays cut, as in fairseq."""
-        is_asked = self.max_len_a is not None or self.max_len_b is not None
-        return is_asked or self.strategy == "fairseq"
+        return self.max_len_a is not None or self.max_len_b is not None
 
     @property
     def max_lens(self) -> tuple[float, int]:
@@ -444,7 +464,7 @@ class Settings:
     def max_len(self, num_source: int, longest: int) -> int:
         """Maximum target tokens for a source of that many tokens, eos included in both.
 
-        longest: the model's positions; fairseq's search clamps to them as well.
+        longest: the model's positions.
         """
         a, b = self.max_lens
         limit = int(a * num_source + b)
@@ -454,7 +474,11 @@ class Settings:
 
     def decode_params(self, max_len: int, seed: int = 0, block_size: int = 0) -> DecodeParams:
         """The engine's parameters for one sentence. Raises UserError for impossible values."""
-        own = {name: getattr(self, name) for name in ("beta", "tau", *_SAMPLING)}
+        own: dict[str, Any] = {name: getattr(self, name) for name in ("beta", "tau", *_SAMPLING)}
+        if self.searches:
+            usual, finishing = self.usual_search
+            penalty = usual if self.lenpen is None else self.lenpen
+            own["beam"] = BeamParams(self.beam or 1, 1, penalty, self.unkpen, finishing)
         return DecodeParams(block_size, max_len, self.minimum, seed=seed, **own)
 
 

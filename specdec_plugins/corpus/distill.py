@@ -27,18 +27,11 @@ from tqdm import tqdm
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED, logger
 from specdec_plugins.corpus.resume import first_difference, locked, read_json, sha256, write_json
-from specdec_plugins.corpus.teacher import (
-    TEACHERS,
-    CTranslate2Teacher,
-    DataBin,
-    Teacher,
-    has_ray,
-    translate_on_cluster,
-)
+from specdec_plugins.corpus.teacher import DTYPES, DataBin, Teacher, has_ray, translate_on_cluster
 from specdec_plugins.errors import UserError, not_installed, require
 from specdec_plugins.formats.output import check_output, written_whole
 
-SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b", "fp16")  # flags that change a translation
+SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b", "dtype")  # flags that change a translation
 
 
 class Distillation:
@@ -48,7 +41,7 @@ class Distillation:
     """
 
     def __init__(self, args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None:
-        self.args, self._kind = args, teacher or TEACHERS[args.engine]
+        self.args, self._kind = args, teacher or Teacher
         self.data = DataBin.find(args.data.resolve(), args.subset)
         self.checkpoint, self.output = args.path.resolve(), args.output.resolve()
         inputs = (self.data.folder, self.checkpoint)
@@ -62,8 +55,7 @@ class Distillation:
         sides = [self.data.stem(language) for language in self.data.languages]
         return {
             **{name: getattr(self.args, name) for name in SEARCH},
-            # Only CTranslate2 is named, so that parts older than the flag resume.
-            **({"engine": "ctranslate2"} if self._kind is CTranslate2Teacher else {}),
+            "engine": "specdec",  # other versions searched with other engines
             "checkpoint": sha256(self.checkpoint),
             "data": [sha256(self.data.folder / f"{side}.bin") for side in sides],
             "subset": self.data.subset,
@@ -142,7 +134,8 @@ class Distillation:
     def _teacher(self) -> Teacher:
         args = self.args
         on_gpu = torch.cuda.is_available() and not args.cpu
-        require(on_gpu or not args.fp16, "--fp16 needs a GPU; leave it out to distil on the CPU")
+        is_half = args.dtype == "float16"
+        require(on_gpu or not is_half, "--fp16 needs a GPU; leave it out to distil on the CPU")
         device = torch.device("cuda" if on_gpu else "cpu")
         return self._kind(self.data, self.checkpoint, self._search, device)
 
@@ -234,7 +227,7 @@ def _spread(chunk: int) -> float:
 
 
 def main(args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None:
-    """teacher: None = that of --engine. Raises SystemExit with UNFINISHED if the time is up."""
+    """teacher: None = a beam search. Raises SystemExit with UNFINISHED if the time is up."""
     require(
         args.shard_id < args.num_shards,
         f"--shard-id {args.shard_id}: expected 0 to {args.num_shards - 1}",
@@ -243,6 +236,7 @@ def main(args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None
         args.ray is None or args.num_shards == 1,
         "--ray distributes all chunks itself; omit --num-shards",
     )
+    args.dtype = "float16" if args.fp16 else args.dtype
     work = Distillation(args, teacher)
     if work.is_done():
         return
@@ -282,14 +276,14 @@ COMMAND = cli.CommandLine(
         ("--path", cli.REQUIRED, Path, "checkpoint of the verifier"),
         ("--output", cli.REQUIRED, Path, "data-bin to write"),
         ("--subset", "train", str, "split of the data-bin"),
-        ("--engine", "fairseq", tuple(TEACHERS), "engine of the beam search; ctranslate2 computes "
-         "in 8 bits on a CPU, and is several times as fast there (extra 'convert')"),
         ("--beam", 5, _NUMBER, "beam size; 1 is greedy"),
         ("--lenpen", 1.0, float, "length penalty; above 1 favours long outputs"),
         ("--max-len-a", 0.0, cli.at_least(0, float), "at most A * source tokens + B target tokens"),
         ("--max-len-b", 200, _NUMBER, "see --max-len-a"),
         ("--max-tokens", 4096, _NUMBER, "source tokens per batch"),
-        ("--fp16", False, bool, "half precision, on a GPU"),
+        ("--dtype", "float32", tuple(DTYPES), "precision; int8 is for a CPU, and float16 for a "
+         "GPU: some translations are others, as good"),
+        ("--fp16", False, bool, "the same as --dtype float16"),
         ("--cpu", False, bool, "do not use a GPU"),
         ("--chunk-size", 2000, _NUMBER, "sentences per chunk; a stop loses the current chunk"),
         *SHARED_OUT,
@@ -298,6 +292,7 @@ COMMAND = cli.CommandLine(
          "the finished chunks (default: translate everything)"),
         ("--merge", False, bool, "only merge finished chunks"),
     ],
+    removed={"--engine": "the search is this project's own, in 8 bits with --dtype int8; omit it"},
 )  # fmt: skip
 
 if __name__ == "__main__":

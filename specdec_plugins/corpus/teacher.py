@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,10 +20,14 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.errors import UserError, imported, require
-from specdec_plugins.formats.ctranslate2 import export_ctranslate2
-from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
-from specdec_plugins.formats.fairseq_search import SearchConfig, load_fairseq_search
+from specdec_plugins.decoding.beam import BeamDecoder
+from specdec_plugins.decoding.constraints import Constraints
+from specdec_plugins.decoding.engine import EngineConfig
+from specdec_plugins.decoding.networks import Transformer, with_fast_products
+from specdec_plugins.decoding.types import BeamParams, DecodeParams, Request
+from specdec_plugins.decoding.verifier import TransformerVerifier
+from specdec_plugins.errors import UserError, require
+from specdec_plugins.formats.dictionaries import Dictionary, load_dictionaries
 from specdec_plugins.formats.indexed import Sentences, SentenceWriter
 from specdec_plugins.formats.models import check_direction, read_model
 
@@ -34,7 +37,9 @@ ROOT = Path(__file__).resolve().parents[2]
 Spans = Mapping[int, range]  # the sentences of each chunk
 Chunks = Generator[tuple[int, dict[str, Any]]]  # a chunk, and the content of its file: the lines
 # (None: left out), the indices that keep their original target, and the seconds it took
-Search = Mapping[str, Any]  # fields of `SearchConfig`, and fp16
+Search = Mapping[str, Any]  # beam, lenpen, max_len_a, max_len_b, and dtype, one of DTYPES
+DTYPES = {"float32": torch.float32, "int8": torch.float32, "float16": torch.float16}
+_CPU_ROWS = 32  # sentences at once, at which a core is busy
 
 
 @dataclass(frozen=True)
@@ -95,45 +100,51 @@ class DataBin:
 
 
 class Teacher:
-    """Translates a split with a verifier, by fairseq's beam search."""
+    """Translates a split with a verifier, by a beam search."""
 
     def __init__(
         self, data: DataBin, checkpoint: Path, search: Search, device: torch.device
     ) -> None:
-        self._data = data
         dictionaries = load_dictionaries(data.folder, data.source_lang, data.target_lang)
         model = read_model(checkpoint)
         is_verifier = model.kind == "transformer"
         require(is_verifier, f"{checkpoint}: expected a verifier, found {model.arch}")
         check_direction(checkpoint, model.languages, data.languages)
         model.check_dictionaries(dictionaries.source, dictionaries.target)
-        self._dictionary = dictionaries.target
+        self._dictionary, self._asked = dictionaries.target, search
         self._longest = model.config.encoder.max_positions  # end mark included
         self._sources, self._targets = map(data.sentences, data.languages)
-        self._load(checkpoint, dictionaries, search, device)
-
-    def _load(
-        self, checkpoint: Path, dictionaries: Dictionaries, search: Search, device: torch.device
-    ) -> None:
-        config = SearchConfig(**{name: search[name] for name in search if name != "fp16"})
-        dtype = torch.float16 if search["fp16"] else torch.float32
-        self._search = load_fairseq_search(
-            checkpoint, self._data.folder, config,
-            dtype=dtype, device=device, languages=self._data.languages,
-        )  # fmt: skip
-
-    def _translated(self, sources: list[list[int]]) -> list[str]:
-        """The best translation of each source."""
-        found = self._search.search(sources)
-        return [self._dictionary.string(best.token_ids) for best, *_ in found]
+        network = model.network(DTYPES[search["dtype"]], device)
+        assert isinstance(network, Transformer)
+        with_fast_products(network, search["dtype"] == "int8")
+        self._verifier = TransformerVerifier(network, self._dictionary.special)
+        self._beam = BeamParams(search["beam"], length_penalty=search["lenpen"])
 
     def translate(
         self, indices: Sequence[int], max_tokens: int
     ) -> Iterator[list[tuple[int, str | None]]]:
-        """Yields batches of (index, translation); every index occurs exactly once."""
-        for batch in self._batches(indices, max_tokens):
-            texts = self._translated([self._sources[index].tolist() for index in batch])
-            yield list(zip(batch, texts, strict=True))
+        """Yields (index, translation) as sentences finish; every index occurs exactly once.
+
+        A sentence joins as another ends, the longest first; `max_tokens` bounds the source tokens
+        that decode at once, padding included.
+        """
+        requests = [self._request(index) for index in indices]
+        requests.sort(key=lambda request: len(request.source_ids), reverse=True)
+        if not requests:
+            return
+        rows = max(1, max_tokens // len(requests[0].source_ids))
+        if self._verifier.device.type == "cpu":
+            rows = min(rows, _CPU_ROWS)
+        never = Constraints(bad_words=((self._dictionary.pad,),))
+        decoder = BeamDecoder(self._verifier, EngineConfig(rows, constraints=never))
+        for result in decoder.run(requests):
+            yield [(int(result.id), self._dictionary.string(result.token_ids))]
+
+    def _request(self, index: int) -> Request:
+        source_ids, asked = self._sources[index].tolist(), self._asked
+        longest = int(asked["max_len_a"] * len(source_ids) + asked["max_len_b"])
+        most = min(longest + 1, self._verifier.max_target_positions)  # with the end
+        return Request(str(index), source_ids, DecodeParams(0, most, 1, beam=self._beam))
 
     def chunks(self, max_tokens: int, spans: Spans, on_done: Callable[[int], object]) -> Chunks:
         """Yields the chunks; sources too long for the verifier keep their original target."""
@@ -159,49 +170,6 @@ class Teacher:
             content = {"lines": [lines[index] for index in span], "originals": originals}
             yield chunk, {**content, "seconds": round(time.monotonic() - began, 3)}
 
-    def _batches(self, indices: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-        # fairseq's own batching drops a last partial batch by default; this one never does.
-        batch: list[int] = []
-        for index in sorted(indices, key=lambda i: (self._sources.sizes[i], i)):
-            # Sorted, so this sentence is the longest and sets the width of the batch.
-            if batch and (len(batch) + 1) * self._sources.sizes[index] > max_tokens:
-                yield batch
-                batch = []
-            batch.append(index)
-        if batch:
-            yield batch
-
-
-class CTranslate2Teacher(Teacher):
-    """The same by CTranslate2: 8-bit on a CPU, where it is several times as fast."""
-
-    def _load(
-        self, checkpoint: Path, dictionaries: Dictionaries, search: Search, device: torch.device
-    ) -> None:
-        ctranslate2 = imported("ctranslate2", "convert")
-        self._symbols, self._settings = dictionaries.source.symbols, search
-        kind = "float16" if search["fp16"] else "float32" if device.type == "cuda" else "int8"
-        with tempfile.TemporaryDirectory() as folder:
-            network = read_model(checkpoint)
-            path = export_ctranslate2(network, dictionaries, Path(folder) / "model")
-            threads = torch.get_num_threads()
-            self._translator = ctranslate2.Translator(
-                str(path), device=device.type, compute_type=kind, intra_threads=threads
-            )
-
-    def _translated(self, sources: list[list[int]]) -> list[str]:
-        told = self._settings
-        length = max(map(len, sources))
-        found = self._translator.translate_batch(
-            [[self._symbols[index] for index in ids[:-1]] for ids in sources],  # it adds </s>
-            beam_size=told["beam"],
-            length_penalty=told["lenpen"],
-            max_decoding_length=int(told["max_len_a"] * length + told["max_len_b"]),
-        )
-        return [" ".join(best.hypotheses[0]) for best in found]
-
-
-TEACHERS: dict[str, type[Teacher]] = {"fairseq": Teacher, "ctranslate2": CTranslate2Teacher}
 
 # What each worker of a cluster needs: the kind of teacher, data, checkpoint, search, source tokens
 # per batch, and whether to use the CPU only.

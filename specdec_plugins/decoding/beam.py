@@ -111,7 +111,8 @@ class BeamSession(Session):
         bits = torch.frombuffer(seen, dtype=torch.uint8).view(*shape[1:], num_bytes)
         verifier = cast(Branching, self.verifier)
         tokens, positions, places = numbers.T.contiguous().view(shape)
-        return verifier.score_at(tokens, positions, places, bits.to(device))
+        logits = verifier.score_at(tokens, positions, places, bits.to(device))
+        return logits.float() if logits.itemsize < 4 else logits  # scores are long sums
 
     def _count_forced(self, search: Search, logits: Tensor) -> None:
         """logits: [P, V], of the forced tokens."""
@@ -179,7 +180,7 @@ class BeamSession(Session):
         if row.hypotheses:
             best, num_forced = row.hypotheses[0], len(row.request.forced_ids)
             emitted = best.token_ids[num_forced:]
-            row.observe(0, 0, emitted)
+            row.token_ids = best.token_ids
             row.score = sum(best.token_scores[num_forced:])
             forces_end = self._config.constraints.forced_last is not None
             row.finish_reason = search.reason(best, forces_end)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import pytest
 
+from benchmarks.decodings import by_fairseq
 from specdec_plugins.app import loading
 from specdec_plugins.app.loading import make_settings, origin, settings_from_files
 from specdec_plugins.app.main import inference as main
@@ -300,14 +301,8 @@ def test_commands_translate_with_it(
 
 @pytest.mark.fairseq
 def test_fairseqs_search_takes_it(bundle: Path, expected: list[str]) -> None:
-    search = SpeculativeTranslator.from_pretrained(
-        str(bundle), strategy="fairseq", beam=1, device="cpu"
-    )
+    search = by_fairseq(make_settings({"data": str(bundle), "device": "cpu"}), beam=1)
     assert [t.text for t in search.translate(LINES)] == expected
-    with pytest.raises(UserError, match="this is a block drafter"):
-        SpeculativeTranslator.from_pretrained(
-            str(bundle), strategy="fairseq", verifier=str(bundle / "drafter.safetensors")
-        )
 
 
 def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:

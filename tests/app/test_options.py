@@ -135,14 +135,15 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--buffer-size 0", "--buffer-size must be 1 or more"),
         ("--max-len-b -1", "--max-len-b must be 0 or more"),
         ("--max-len-a -1", "--max-len-a must be 0 or more"),
-        ("--dtype int8 --strategy fairseq", "fairseq's search has no int8"),
+        ("--strategy AR --beam 1000", "--beam must be 1 or more and at most 999, not 1000"),
         ("--drafter-dtype int8 --strategy AR", "--drafter-dtype needs a drafter network that can"),
         ("--drafter-dtype int8 --drafter lookup", "--drafter-dtype needs a drafter network that"),
         ("--drafter-dtype int8 --fp16", "--drafter-dtype int8 needs --dtype float32"),
         ("--dtype int8 --kernels torch", "int8 needs this project's kernels; omit --kernels torch"),
         ("--drafter-dtype int8 --kernels torch", "int8 needs this project's kernels"),
-        ("--lenpen 2", "--lenpen belongs to fairseq's search"),
-        ("--no-repeat-ngram-size 3", "--no-repeat-ngram-size belongs to fairseq's search"),
+        ("--lenpen 2", "--lenpen belongs to a beam search; add --strategy AR --beam 5, or omit it"),
+        ("--strategy AR --unkpen 1", "--unkpen belongs to a beam search"),
+        ("--strategy AR --beam 2 --rule speculative_sampling", "a beam search takes no --rule"),
         ("--rule exact --beta 2", "--rule exact takes no tolerance"),
         ("--rule speculative_sampling --beta 2", "--rule speculative_sampling takes no tolerance"),
         ("--temperature 0.5", "--temperature 0.5 is for rules that sample, and --rule exact does"),
@@ -150,9 +151,8 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--strategy AR --top-p 0.5", "add --rule speculative_sampling, or omit --top-p"),
         ("--tau 1", "--tau 1 has no effect with --beta 1; add --beta 3, or omit --tau"),
         ("--rule speculative_sampling --tau 1", "--tau 1 has no effect with --beta 1"),
-        ("--strategy fairseq --top-k 5", "and --strategy fairseq does not"),
+        ("--strategy drafter --top-k 5", "and --strategy drafter does not"),
         ("--strategy drafter --rule exact", "--strategy drafter verifies nothing"),
-        ("--strategy fairseq --rule exact", "--strategy fairseq verifies nothing"),
         (
             '--strategy AR --schedule-options {"start":2}',
             "no option 'start' of draft schedule 'constant'; its options: none",
@@ -196,8 +196,14 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
 def test_missing_checkpoints(given: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         parse_options([str(tmp_path), *given.split()])
-    for strategy in ("AR", "fairseq"):
-        parse_options(["data", "--AR-path", "v", "--strategy", strategy])
+    parse_options(["data", "--AR-path", "v", "--strategy", "AR"])
+
+
+def test_fairseqs_search_is_answered_by_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["data", "--strategy", "fairseq"])
+    told = "The strategy 'fairseq' was removed: --strategy AR --beam 5 finds the same"
+    assert told in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:

@@ -304,7 +304,6 @@ def test_a_server_says_at_once_what_is_wrong(small: Small, capsys: Any) -> None:
     [
         ({"tokenizer": "moses"}, "has a tokenizer of its own; omit tokenizer"),
         ({"remove_bpe": "@@ "}, "has a tokenizer of its own; omit remove_bpe"),
-        ({"strategy": "fairseq"}, "fairseq's search reads only fairseq's checkpoints"),
         ({"drafter": "block"}, "needs the drafter's checkpoint; give it with drafter_checkpoint"),
     ],
 )

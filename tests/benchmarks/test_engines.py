@@ -127,11 +127,11 @@ def test_a_bundle_is_a_pair(tmp_path: Path, workload: Workload, expected: list[l
 
 
 def test_beams_agree(workload: Workload) -> None:
-    fairseq, ctranslate2 = (
+    fairseq, ctranslate2, ours = (
         translate(System(engine, "beam 5", "float32"), workload).tokens
-        for engine in ("fairseq", "ctranslate2")
+        for engine in ("fairseq", "ctranslate2", "ours")
     )
-    assert fairseq == ctranslate2
+    assert fairseq == ctranslate2 == ours
 
 
 def test_rounds_follow_what_is_accepted(workload: Workload) -> None:

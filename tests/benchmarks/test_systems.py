@@ -42,7 +42,8 @@ def test_what_is_compared_depends_on_the_drafter() -> None:
 
 def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
     words = ("--dtypes", "int8", "--relaxed", "--rows", "c*", "ours *")
-    plain = ["ctranslate2 beam 5", "ctranslate2 greedy", "ours greedy", "ours exact"]
+    plain = ["ctranslate2 beam 5", "ctranslate2 greedy", "ours beam 5", "ours greedy"]
+    plain.append("ours exact")
     assert names(*words) == plain
     expected = [f"{name}{detail}" for name in plain for detail in ("", " (threads 1)")]
     found = asked(*words, "--threads", "1", "2").systems("block")
@@ -59,7 +60,9 @@ def test_other_blocks_are_drafted_in_each_precision() -> None:
 
 def test_patterns_choose_systems() -> None:
     found = names("--rows", "ours *", "--relaxed", "2:0.5", "--dtypes", "float32")
-    assert found == ["ours greedy", "ours exact", "ours relaxed (beta 2, tau 0.5)"]
+    assert found == [
+        f"ours {n}" for n in ("beam 5", "greedy", "exact", "relaxed (beta 2, tau 0.5)")
+    ]
     refused("there are: .*ours greedy", names, "--rows", "theirs")
     options = asked("--batch-rows", "ours exact")
     exact, greedy = (System("ours", role, "float32") for role in ("exact", "greedy"))

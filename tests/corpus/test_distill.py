@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.engines.fairseq import FairseqSearch
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus import distill, teacher
-from specdec_plugins.corpus.teacher import ChunkTranslator, CTranslate2Teacher, DataBin, Teacher
+from specdec_plugins.corpus.teacher import ChunkTranslator, DataBin, Teacher
 from tests.corpus.conftest import Verifier, distil
 from tests.programs import specdec
 from tests.refusals import refused
@@ -42,9 +44,9 @@ def distilled(verifier: Verifier, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Path) -> None:
-    """Against the slow twin: fairseq's search, one sentence at a time."""
+    """Against one sentence at a time."""
     data = DataBin.find(verifier.data, "train")
-    search = {"beam": 2, "max_len_b": 8, "fp16": False}
+    search = {"beam": 2, "lenpen": 1.0, "max_len_a": 0.0, "max_len_b": 8, "dtype": "float32"}
     model = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
     found, original = sentences(distilled, "de"), sentences(verifier.data, "de")
     assert len(found) == verifier.num_sentences
@@ -59,20 +61,34 @@ def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Pa
     assert len({tuple(tokens) for tokens in found}) > 5  # the model does distinguish sources
 
 
-def test_ctranslate2_translates_as_its_model_does_alone(
-    verifier: Verifier, tmp_path: Path, distilled: Path
-) -> None:
-    distil(verifier, tmp_path / "kd", "--engine", "ctranslate2")
+def test_in_8_bits_a_sentence_is_translated_as_alone(verifier: Verifier, tmp_path: Path) -> None:
+    distil(verifier, tmp_path / "kd", "--dtype", "int8")
     data = DataBin.find(verifier.data, "train")
-    search = {"beam": 2, "lenpen": 1.0, "max_len_a": 0.0, "max_len_b": 8, "fp16": False}
-    model = CTranslate2Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
-    found, by_fairseq = sentences(tmp_path / "kd", "de"), sentences(distilled, "de")
-    assert [found[i] for i in verifier.too_long] == [by_fairseq[i] for i in verifier.too_long]
+    search = {"beam": 2, "lenpen": 1.0, "max_len_a": 0.0, "max_len_b": 8, "dtype": "int8"}
+    model = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
+    found = sentences(tmp_path / "kd", "de")
     for index in set(range(len(found))) - set(verifier.too_long):
         [[(_, line)]] = model.translate([index], max_tokens=1)
         assert found[index] == model._dictionary.encode_line(line)
-    # What another engine said is not mixed in.
+    # What another precision gave is not mixed in.
     refused("exists with other data or settings", distil, verifier, tmp_path / "kd")
+    with pytest.raises(SystemExit):
+        distil(verifier, tmp_path / "kd", "--engine", "ctranslate2")
+
+
+def test_translations_are_those_of_fairseqs_search(verifier: Verifier, distilled: Path) -> None:
+    settings = Settings(
+        str(verifier.data),
+        verifier=str(verifier.checkpoint),
+        source_lang="en",
+        target_lang="de",
+        strategy="AR",
+    )
+    settings = replace(settings, device="cpu")
+    search = FairseqSearch(settings, beam=2, max_len=9, min_len=1)
+    found, sources = sentences(distilled, "de"), sentences(verifier.data, "en")
+    read = [i for i in range(len(found)) if i not in verifier.too_long]
+    assert [found[i] for i in read] == search.search([sources[i] for i in read])
 
 
 def test_all_else_is_the_original(verifier: Verifier, distilled: Path) -> None:

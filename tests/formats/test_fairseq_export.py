@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.decodings import by_fairseq
+from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model
@@ -75,7 +77,7 @@ def test_there_and_back_again_rounds_once(tmp_path: Path) -> None:
     given: Any = {"verifier": str(back / "verifier.pt"), "source_lang": "en", "target_lang": "de"}
     given |= {"tokenizer": "moses", "bpe": "subword_nmt", "bpe_codes": str(back / "bpe.codes")}
     load = SpeculativeTranslator.from_pretrained
-    said = load(str(back), strategy="fairseq", beam=1, **given).translate(LINES)
+    said = by_fairseq(make_settings({"data": str(back), **given}), beam=1).translate(LINES)
     expected = load(str(first), strategy="AR").translate(LINES)
     assert [t.text for t in said] == [t.text for t in expected]
     files = ["--AR-path", str(back / "verifier.pt"), "--path", str(back / "drafter.pt")]

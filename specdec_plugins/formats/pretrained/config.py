@@ -187,6 +187,7 @@ class PretrainedConfig:
     fields: Mapping[str, Any]  # FIELDS, from config.json or by default
     generate: Mapping[str, Any]  # those of HONOURED that the files have
     notices: tuple[str, ...]  # messages for the user, a sentence each
+    search_notice: str = ""  # one more where the model decodes greedily
 
     @property
     def architecture(self) -> Architecture:
@@ -337,8 +338,9 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     defaults = {**FIELDS, **ARCHITECTURES[model_type].defaults}
     fields = {name: given.get(name, defaults[name]) for name in FIELDS}
     _check_fields(path, fields)
-    generate, notices = _generation(folder, given, defaults)
-    config = PretrainedConfig(folder, model_type, fields, generate, (*unknown, *notices))
+    generate, notices, search = _generation(folder, given, defaults)
+    notices = (*unknown, *notices)
+    config = PretrainedConfig(folder, model_type, fields, generate, notices, search)
     with located(path):
         config.network(config.vocab_size, config.decoder_vocab_size)
     return config
@@ -403,10 +405,10 @@ def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
 
 def _generation(
     folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+) -> tuple[dict[str, Any], tuple[str, ...], str]:
     """The honoured fields of generation_config.json or, if there is none, of config.json.
 
-    Also the notices for the user, about a search that is not done.
+    Also the notices for the user, and the one about a search that is not done.
     """
     path, asked = folder / GENERATION, config
     if path.is_file():
@@ -426,7 +428,7 @@ def _generation(
         if isinstance(found.get(name), list) and len(found[name]) == 1:
             found[name] = found[name][0]
     _check_generation(path, found)
-    return found, (*notices, *_notices(path, asked))
+    return found, notices, _search_notice(path, asked)
 
 
 def _check_generation(path: Path, found: Mapping[str, Any]) -> None:
@@ -454,15 +456,14 @@ def _check_generation(path: Path, found: Mapping[str, Any]) -> None:
         )
 
 
-def _notices(path: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
-    """One sentence if the configuration asks for a search other than greedy."""
+def _search_notice(path: Path, asked: Mapping[str, Any]) -> str:
+    """A sentence if the configuration asks for a search other than greedy."""
     beams, samples = asked.get("num_beams") or 1, asked.get("do_sample")
     if beams == 1 and not samples:
-        return ()
+        return ""
     what = f"a beam search (num_beams {beams})" if beams > 1 else "sampling (do_sample)"
-    return (
-        f"{path} asks for {what}; here the model decodes greedily, and 'exact' refers to that.",
-    )
+    how = f"; --beam {beams} searches" if beams > 1 else ""
+    return f"{path} asks for {what}; here the model decodes greedily, and 'exact' means that{how}."
 
 
 def _read(path: Path, what: str) -> dict[str, Any]:

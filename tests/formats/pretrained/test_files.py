@@ -86,12 +86,13 @@ def test_however_weights_are_stored_they_are_the_same(kind: str, folder: Path) -
 def test_a_beam_search_is_told_of_once_and_none_is_not(folder: Path) -> None:
     assert is_pretrained(folder)
     assert not is_pretrained(folder / "nowhere")
-    (notice,) = read_config(folder).notices
+    notice = read_config(folder).search_notice
     assert notice.startswith(f"{folder / GENERATION} asks for a beam search (num_beams 4); here")
+    assert notice.endswith("; --beam 4 searches.")
     change(folder / GENERATION, num_beams=1)
-    assert read_config(folder).notices == ()
+    assert read_config(folder).search_notice == ""
     change(folder / GENERATION, do_sample=True)
-    assert "asks for sampling" in read_config(folder).notices[0]
+    assert "asks for sampling" in read_config(folder).search_notice
 
 
 def test_unknown_fields_are_told_of_once_and_change_nothing(folder: Path) -> None:
