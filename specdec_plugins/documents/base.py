@@ -70,9 +70,10 @@ def decoded(data: bytes, otherwise: str | None = None, errors: str = "strict") -
     errors: what becomes of characters that the encoding lacks. Raises UserError for other files.
     """
     mark = next((mark for mark in _MARKS if data.startswith(mark)), b"")
-    if not mark and b"\0" in data[:_CHECKED]:
+    first = _MARKS.get(mark, "utf-8")
+    if "\0" in data[len(mark) :][:_CHECKED].decode(first, "replace"):
         raise UserError("is not a text file; give the file that holds the text.")
-    for encoding in (_MARKS.get(mark, "utf-8"), *filter(None, [otherwise])):
+    for encoding in (first, *filter(None, [otherwise])):
         try:
             return Text(data[len(mark) :].decode(encoding), encoding, mark, errors)
         except UnicodeDecodeError as error:

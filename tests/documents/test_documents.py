@@ -199,6 +199,8 @@ def test_any_translation_is_read_again_as_it_was_written(name: str, words: list[
     [
         ("a.exe", b"", "unknown kind"),
         ("a.txt", b"\x7fELF\x00\x01", "not a text file"),
+        ("a.txt", b"\x7fELF\x00\x01\xff", "not a text file"),
+        ("a.txt", "text".encode("utf-32"), "not a text file"),
         ("a.txt", b"good\nb\xe4d\n", "line 2: is not utf-8"),
         ("a.po", b'msgid "a"\nmsgstr "b\n', "line 2: is neither"),
         ("a.po", b'msgid "a"\n', "within a message"),

@@ -20,6 +20,13 @@ PAGE = '<!-- w0 --><p class="w1">w4 w1.</p>\n<p>w5.</p>'
 DONE = f'<!-- w0 --><p class="w1">{expected("w4 w1.")}</p>\n<p>{expected("w5.")}</p>'
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_files_are_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("files")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     with running(max_characters=500, max_texts=3, max_body=5000) as there:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,7 +221,8 @@ for (const name of ["dragover", "drop"]) {
 """
 
 
-def test_a_file_is_translated(page: Page, tmp_path: Path) -> None:
+def test_a_file_is_translated(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     path = tmp_path / "a b.txt"
     path.write_text("w4 w1.\n\nw5.\n", encoding="utf-8")
     page.find("#file").send_keys(str(path))
