@@ -1,8 +1,7 @@
-"""A drafter with weights is one file: the one in CONTRIBUTING.md, added and used."""
+"""A drafter with weights is one file: the one of the documentation, added and used."""
 
 from __future__ import annotations
 
-import re
 import sys
 from argparse import Namespace
 from importlib import util
@@ -28,14 +27,11 @@ LIMITS: dict[str, Any] = {"device": "cpu", "dtype": "float64", "max_len_b": 12, 
 
 
 @pytest.fixture(autouse=True)
-def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
     """The module of the documentation, imported; its names are forgotten again."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "successors.py").write_text(code, encoding="utf-8")
     for registry in (DRAFTERS, NETWORKS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    spec = util.spec_from_file_location("successors", tmp_path / "successors.py")
+    spec = util.spec_from_file_location("successors", ROOT / "docs" / "new_drafter.py")
     assert spec is not None
     assert spec.loader is not None
     module = util.module_from_spec(spec)
