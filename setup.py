@@ -65,7 +65,7 @@ SOURCES = sorted(p for p in Path(NATIVE).iterdir() if p.suffix in (".cpp", ".h",
 # Optional: if it cannot be built, torch's own products are used, and decoding is slower.
 KERNELS = Pybind11Extension(
     "specdec_plugins.decoding.networks.cpu._kernels",
-    [f"{NATIVE}/module.cpp"],
+    [f"{NATIVE}/module.cpp", f"{NATIVE}/sets.cpp"],
     depends=["setup.py", *map(str, SOURCES)],
     cxx_std=17,
     # Compared when the module is loaded: ops.py.

@@ -126,7 +126,7 @@ class Bigrams:
         ops.native.best_paths(
             logits=logits,
             before=before,
-            **{f.name: getattr(self, f.name) for f in fields(self)},
+            bigrams=tuple(getattr(self, f.name) for f in fields(self)),
             weight=weight,
             candidates=candidates,
             paths=paths,

@@ -95,22 +95,16 @@ def _compiled(
     appended = draft.tokens.new_empty(num_rows, num_drafted + 1)
     lengths, accepted = (torch.empty_like(prefix.lengths) for _ in range(2))
     ended, full = (torch.empty_like(prefix.active) for _ in range(2))
+    out = (appended, lengths, accepted, ended, full)
     ops.native.extend(
         draft=draft.tokens,
-        num_accepted=verdict.num_accepted,
-        next_tokens=verdict.next_tokens,
+        verdict=(verdict.num_accepted, verdict.next_tokens),
         max_len=params.max_len,
         eos=eos,
-        prefix=prefix.tokens,
-        prefix_lengths=prefix.lengths,
-        active=prefix.active,
-        tokens=appended,
-        lengths=lengths,
-        accepted=accepted,
-        ended=ended,
-        full=full,
+        prefix=(prefix.tokens, prefix.lengths, prefix.active),
+        out=out,
     )
-    return Extension(appended, lengths, accepted, ended, full)
+    return Extension(*out)
 
 
 def append(prefix: Prefix, tokens: Tensor, lengths: Tensor) -> None:

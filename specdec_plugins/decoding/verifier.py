@@ -74,11 +74,13 @@ class TransformerVerifier:
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         assert self._memory is not None, "score before admit"
         decoder, pad = self.network.decoder, self.special.pad
-        if not (self._ahead or self.with_hidden) and decoder.scores_at_once:
-            return Scores(decoder.score(prefix, draft, pad, self._cache, self._memory))
-        tokens = ops.scored_tokens(prefix.tokens, prefix.lengths, draft.tokens, draft.lengths, pad)
-        states = self._read(tokens, self._memory, prefix.width - 1)
-        logits = decoder.logits(states)
+        if not self._ahead and decoder.scores_at_once:
+            states, logits = decoder.score(prefix, draft, pad, self._cache, self._memory)
+        else:
+            drafted = draft.tokens, draft.lengths
+            tokens = ops.scored_tokens(prefix.tokens, prefix.lengths, *drafted, pad)
+            states = self._read(tokens, self._memory, prefix.width - 1)
+            logits = decoder.logits(states)
         return Scores(logits, hidden=states if self.with_hidden else None)
 
     @torch.inference_mode()

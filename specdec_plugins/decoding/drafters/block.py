@@ -17,7 +17,7 @@ from specdec_plugins.decoding.drafters.base import (
     SupportsEncoderOutput,
     until_end,
 )
-from specdec_plugins.decoding.networks.block import BlockDrafter
+from specdec_plugins.decoding.networks.block import BlockDrafter, opened
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import NativeHead
@@ -194,15 +194,20 @@ class BlockNatDrafter(ContextDrafter):
         """
         assert self._memory is not None, "propose before admit"
         decoder, config = self.network.decoder, self.network.config
+        if self.keeps_prefix and decoder.reads_at_once:
+            room = self._cache, self._width + self._behind + most
+            states = decoder.read(prefix, num_masks, num_used, *room, self._memory)
+            self._keep(prefix)
+            return states
         first, cached = prefix.lengths - 1, self._cache.lengths  # without the start token
         width = self._most_unread(prefix) + most
-        tokens, last_seen, used = ops.open_block(
+        tokens, last_seen, used = opened(
             *(prefix.tokens, prefix.lengths, cached, num_masks),
             *(width, num_used, config.mask, config.pad),
         )
         if not self.keeps_prefix:
-            states: Tensor = decoder(tokens, self._memory, used, first)
-            return states
+            whole: Tensor = decoder(tokens, self._memory, used, first)
+            return whole
         window = self._cache.window(width, self._width, last_seen=last_seen)
         states = decoder.extend(tokens, window, self._memory, used)
         self._keep(prefix)

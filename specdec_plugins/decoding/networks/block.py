@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import BlockConfig
@@ -35,7 +36,7 @@ from specdec_plugins.decoding.networks.transformer import (
     same_encoder,
     token_tables,
 )
-from specdec_plugins.decoding.types import Draft, DraftRequest
+from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix
 from specdec_plugins.errors import UserError
 
 
@@ -114,10 +115,38 @@ class BidirectionalDecoder(nn.Module):
         return (*self.layers.keys_values(states), *read_by_head)
 
     @property
+    def reads_at_once(self) -> bool:
+        """True if the kernels do all of `read`."""
+        return self.cached_prefix and isinstance(self.layers, NativeLayers)
+
+    @property
     def drafts_at_once(self) -> bool:
         """True if the kernels do all of `draft`."""
-        is_fast = isinstance(self.layers, NativeLayers) and isinstance(self.head, NativeHead)
-        return self.cached_prefix and is_fast
+        return self.reads_at_once and isinstance(self.head, NativeHead)
+
+    def read(
+        self,
+        prefix: Prefix,
+        num_masks: Tensor,  # [B] int64
+        num_used: int,  # masks used in the widest draft
+        cache: KVCache,
+        num_positions: int,  # that the pass needs room for, the most of any row
+        source: SourceMemory,
+    ) -> Tensor:  # [B, num_used, D]
+        """Last states of the first masks after each prefix, in one call of the kernels.
+
+        The same as `extend` over the output of `opened`.
+        """
+        states = torch.empty(num_masks.shape[0], num_used, self.tokens.embedding_dim)
+        self._drafter.read(
+            prefix=(prefix.tokens, prefix.lengths),
+            cached=cache.opened(num_positions),
+            num_masks=num_masks,
+            source=source.compiled,
+            states=states,
+            threads=torch.get_num_threads(),
+        )
+        return states
 
     def draft(
         self,
@@ -133,26 +162,22 @@ class BidirectionalDecoder(nn.Module):
     ) -> Draft:
         """Draft after each prefix, up to an eos, in one call of the kernels.
 
-        The same as `extend` over the output of `ops.open_block`, then the head over its states.
+        The same as `read`, then the head over its states.
         """
         prefix = asked.prefix
         drafted = num_masks.new_empty(num_masks.shape[0], num_used)
         lengths, confidences = torch.empty_like(num_masks), torch.empty(drafted.shape)
         longest = self._drafter.draft(
-            prefix=prefix.tokens,
-            lengths=prefix.lengths,
+            prefix=(prefix.tokens, prefix.lengths),
+            cached=cache.opened(num_positions),
             num_masks=num_masks,
             budget=asked.budget,
             eos=eos,
-            **cache.opened(num_positions),
-            source=source.keys_values,
-            source_mask=source.mask,
-            copied=source.extras,
+            source=source.compiled,
             lists=[row.packed for row in listed],
             candidates=num_candidates or 0,
-            drafted=drafted,
-            counts=lengths,
-            confidences=confidences,
+            drafted=(drafted, confidences),
+            lengths=lengths,
             threads=torch.get_num_threads(),
         )
         width = max(1, longest)
@@ -164,36 +189,20 @@ class BidirectionalDecoder(nn.Module):
             self._queries()
         if self.head is not None:
             self.head.prepare(self.tokens.weight, lists=self.shortlist is not None)
-        if self.drafts_at_once:
+        if self.reads_at_once:
             _ = self._drafter
 
     @cached_property
     def _drafter(self) -> Any:
         """The kernels' block drafter, over these weights."""
+        layers, head = cast(NativeLayers, self.layers), self.head
         return ops.native.BlockDrafter(
-            tables=cast(NativeLayers, self.layers).tables(self.tokens, self.scale, self.positions),
+            **layers.after(self.tokens, self.scale, self.positions),
             mask=self.mask,
             pad=self.pad,
             queries=self._queries() if self.copy else None,
-            head=cast(NativeHead, self.head).compiled(self.tokens.weight),
+            head=head.compiled(self.tokens.weight) if isinstance(head, NativeHead) else None,
         )
-
-    def _embeddings(self, source: SourceMemory) -> dict[str, Any]:
-        """The arguments with which the kernels embed a block."""
-        queries, keys, values = (self._queries(), *source.extras) if self.copy else (None,) * 3
-        mask, dtype = source.mask, self.tokens.weight.dtype
-        return {
-            "table": self.tokens.weight,
-            "scale": self.scale,
-            "position_table": self.positions.weight,
-            "offset": self.positions.offset,
-            "last": self.positions.last,
-            "mask": self.mask,
-            "queries": queries,
-            "keys": keys,
-            "values": values,
-            "source_mask": None if mask is None else mask.to(dtype),
-        }
 
     def through(
         self,
@@ -217,7 +226,15 @@ class BidirectionalDecoder(nn.Module):
         If the network copies, masks and committed `<unk>` get a mixture of the source, by
         attention from the target positions alone. tokens and positions: [B, n] int64.
         """
-        return ops.embed_block(tokens, positions, **self._embeddings(source))
+        rows = positions.clamp(max=self.positions.last) + self.positions.offset
+        x = F.embedding(tokens, self.tokens.weight)
+        if self.copy is not None:
+            (keys, values), mask = source.extras, source.mask
+            mask = None if mask is None else mask.to(x.dtype)
+            mixed = _mixed(F.embedding(rows, self._queries()), keys, values, mask)
+            x = torch.where((tokens == self.mask)[..., None], mixed, x)
+        x = x if self.scale == 1.0 else x * self.scale
+        return x, F.embedding(rows, self.positions.weight)
 
     def _queries(self) -> Tensor:
         """Queries of the positions for copying, one for each row of their table; made once."""
@@ -234,6 +251,47 @@ class BidirectionalDecoder(nn.Module):
         """[..., V] of last states [..., D]."""
         scores: Tensor = self.output(states)
         return scores
+
+
+def _mixed(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of queries [B, n, D] over keys and values [B, S, D]: [B, n, D].
+
+    Products of queries and keys are not divided by sqrt(D), as published.
+    """
+    if queries.requires_grad:  # as in `layers.attend`; keys and values have no gradient
+        scores = queries @ keys.mT
+        scores = scores if mask is None else scores + mask[:, 0]
+        return scores.softmax(-1).to(values.dtype) @ values
+    return F.scaled_dot_product_attention(
+        queries[:, None], keys[:, None], values[:, None], attn_mask=mask, scale=1.0
+    )[:, 0]
+
+
+def opened(
+    prefix: Tensor,  # [B, W] int64, the start token in front
+    lengths: Tensor,  # [B] int64, tokens of each prefix, the start token included
+    cached: Tensor,  # [B] int64, how many of these, without the start token, are in a cache
+    num_masks: Tensor,  # [B] int64
+    width: int,
+    num_used: int,
+    mask: int,
+    pad: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The input of one pass of the block drafter, of `width` columns a row.
+
+    Returns the tokens [B, width]: those that the cache lacks, masks, and padding; the last position
+    that each may attend to, [B, width]; and the columns of the first masks, [B, num_used]. All are
+    int64.
+    """
+    columns = torch.arange(width, device=prefix.device)
+    first = lengths - 1
+    num_new = (first - cached)[:, None]
+    places = cached[:, None] + columns  # of each row, without the start token
+    tokens = prefix.gather(1, (places + 1).clamp(max=prefix.shape[1] - 1))
+    tokens = tokens.masked_fill(columns >= num_new, mask)
+    tokens = tokens.masked_fill(columns >= num_new + num_masks[:, None], pad)
+    last_seen = torch.where(columns < num_new, places, (first + num_masks - 1)[:, None])
+    return tokens, last_seen, num_new + columns[:num_used]
 
 
 def head_width(state: State) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -90,10 +91,10 @@ class KVCache:
         at = (rows + places).flatten()
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
 
-    def opened(self, num_positions: int) -> dict[str, Any]:
-        """Arguments for a kernel that opens its own window; see `make_room`."""
+    def opened(self, num_positions: int) -> tuple[Tensor, Tensor, int]:
+        """For a kernel that opens its own window: lengths, storage and `make_room`."""
         live = self.make_room(num_positions)
-        return {"cached": self.lengths, "storage": self.storage.flatten(1, 2), "live": live}
+        return self.lengths, self.storage.flatten(1, 2), live
 
     def make_room(self, num_positions: int) -> int:
         """Make room for a pass to write so many positions a row; returns that number rounded up."""
@@ -153,6 +154,11 @@ class SourceMemory:
 
     def __len__(self) -> int:
         return self.lengths.shape[0]
+
+    @cached_property
+    def compiled(self) -> Any:
+        """What the kernels read, checked once."""
+        return ops.native.Source(layers=self.keys_values, mask=self.mask, copied=self.extras)
 
     def select(self, rows: Tensor) -> SourceMemory:
         """The rows [B'] int64, in that order, no wider than the longest of them."""

@@ -149,26 +149,26 @@ class CachedDecoder(nn.Module):
 
     def score(
         self, prefix: Prefix, draft: Draft, pad: int, cache: KVCache, source: SourceMemory
-    ) -> Tensor:
-        """Logits [B, K+1, V] after each prefix and its draft, in one call of the kernels.
+    ) -> tuple[Tensor, Tensor]:
+        """Last states [B, K+1, D] and logits [B, K+1, V] after each prefix and its draft.
 
-        The same as this decoder over the output of `ops.scored_tokens`, then `logits`.
+        In one call of the kernels; the same as this decoder over the output of
+        `ops.scored_tokens`, then `logits`.
         """
-        num_rows, num_drafted = draft.tokens.shape
-        logits = torch.empty(num_rows, num_drafted + 1, self.output.out_features)
+        shape = draft.tokens.shape[0], draft.tokens.shape[1] + 1
+        states = torch.empty(*shape, self.output.in_features)
+        logits = torch.empty(*shape, self.output.out_features)
         self._scorer.score(
-            prefix=prefix.tokens,
-            lengths=prefix.lengths,
-            draft=draft.tokens,
-            num_drafted=draft.lengths,
+            prefix=(prefix.tokens, prefix.lengths),
+            draft=(draft.tokens, draft.lengths),
             pad=pad,
-            **cache.opened(prefix.width + num_drafted),
-            source=source.keys_values,
-            source_mask=source.mask,
+            cached=cache.opened(prefix.width - 1 + shape[1]),
+            source=source.compiled,
+            states=states,
             logits=logits,
             threads=torch.get_num_threads(),
         )
-        return logits
+        return states, logits
 
     def prepare(self) -> None:
         """See `TrainedNetwork.prepare`."""
@@ -179,8 +179,8 @@ class CachedDecoder(nn.Module):
     def _scorer(self) -> Any:
         """The kernels' scorer, over these weights."""
         layers, read = cast(NativeLayers, self.layers), self.embedding
-        tables = layers.tables(read.tokens, read.scale, cast(PositionTable, read.positions))
-        return ops.native.Scorer(tables=tables, output=cast(NativeLinear, self.output).packed)
+        below = layers.after(read.tokens, read.scale, cast(PositionTable, read.positions))
+        return ops.native.Scorer(**below, output=cast(NativeLinear, self.output).packed)
 
     def forward(self, tokens: Tensor, window: CacheWindow, source: SourceMemory) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""

@@ -308,7 +308,7 @@ def test_a_token_scored_in_a_block_gets_the_logits_that_it_gets_alone(
     [
         ({"x": torch.zeros(3, 6, 4)}, "differ in (width|positions)"),
         ({"stop": 4}, "no such layers"),
-        ({"source": ()}, "layers have no source"),
+        ({"source": None}, "layers have no source"),
         ({"at": torch.full((18,), 10**6)}, "position in the storage is out of range"),
         ({"mask": torch.zeros(3, 1, 6, 10**4)}, "too wide"),
         ({"mask": torch.zeros(2, 1, 6, 8)}, "other rows"),
@@ -322,13 +322,21 @@ def test_a_pass_stays_within_its_tensors(change: dict[str, Any], words: str) -> 
     given = {
         **{"x": case.x, "out": torch.empty(3, 6, DIM), "first": 0, "stop": 3},
         **{"mask": window.mask, "storage": window.storage, "at": window.at},
-        **{"source": case.memory.keys_values, "source_mask": case.memory.mask},
-        **{"positions": None, "columns": None, "threads": 1},
+        **{"source": case.memory.compiled, "columns": None},
     }
     assert isinstance(case.layers, NativeLayers)
-    case.layers.compiled.run(**given)
+    stack = case.layers.compiled
+
+    def run(
+        x: Tensor, mask: Tensor, storage: Tensor, at: Tensor, columns: Tensor, **g: Any
+    ) -> None:
+        span = g["first"], g["stop"]
+        inputs, seen = (x, None, columns), (mask, storage, at)
+        stack.run(inputs, seen, source=g["source"], span=span, out=g["out"], threads=1)
+
+    run(**given)
     with pytest.raises((ValueError, IndexError), match=words):
-        case.layers.compiled.run(**{**given, **change})
+        run(**{**given, **change})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process")

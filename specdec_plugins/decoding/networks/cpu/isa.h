@@ -1,17 +1,17 @@
 // The functions of an instruction set, the arguments of a pass over a stack of layers, and threads.
 //
 // The kernels are written once, in terms of vectors of LANES floats, and compiled for several
-// instruction sets (module.cpp). Every row's result is computed in an order that does not depend on
+// instruction sets (sets.cpp). Every row's result is computed in an order that does not depend on
 // the other rows, the batch, the width of a cache or the number of threads: a token scored in a
 // block gets exactly the logits that it gets alone.
 
 #pragma once
 
-#include <pybind11/pybind11.h>
-
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <stdexcept>
+#include <exception>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -88,18 +88,19 @@ struct Pass {
   int num_columns = 0;                // m
   const int64_t* asking_rows = nullptr;  // [B * m] b * n + column, where there are columns
   float* output = nullptr;           // [B, n, D], or [B, m, D]
+  // Buffers.
+  float* x = nullptr;       // [B * n, D] the residual stream
+  float* normed = nullptr;  // [B * n, D]
+  float* branch = nullptr;  // [B * n, D] output of attention
+  float* qkv = nullptr;     // [B * n, 3 D]
+  float* hidden = nullptr;  // [B * n, the larger of D and ffn]
 };
 
 // Rows that every thread quantises for itself: cheaper than waiting for each other.
 constexpr int ROWS_ALONE = 64;
 
-// Memory of one pass, shared by its threads.
+// What the threads of a pass need beside its tensors; M rows are quantised.
 struct Scratch {
-  float* x;         // [M, D] the residual stream
-  float* normed;    // [M, D]
-  float* branch;    // [M, D] output of attention
-  float* qkv;       // [M, 3 D]
-  float* hidden;    // [M, ffn]
   uint8_t* codes;   // [threads, ROWS_ALONE, widest input padded to 4]
   float* steps;     // [threads, ROWS_ALONE]
   float* scores;    // [threads, widest mask padded to 16]
@@ -138,16 +139,22 @@ struct Walk {
   int width = 0;                      // V
   const Linear* lists = nullptr;      // [B] projections onto these types
   const int32_t* const* types = nullptr;  // [B], those of each row
-  float* scores = nullptr;            // [B, scores_stride] buffer; a row is [K, its types], or
-                                      // one position if all of these are candidates
-  int64_t scores_stride = 0;
+  int64_t scores_stride = 0;          // of `scores`
   const int64_t* before = nullptr;    // [B] the last committed tokens
   const float* embeddings = nullptr;  // [V, D]
   const uint16_t* table = nullptr;    // [V, told] bfloat16, what the previous token adds to `state`
   const int64_t* blocks = nullptr;    // [B] the first row of each block in states
-  Candidate* candidates = nullptr;    // [B, K, count] buffer
   int64_t* drafted = nullptr;         // [B, K]
   float* confidences = nullptr;       // [B, K]
+  // Buffers.
+  Candidate* candidates = nullptr;    // [B, K, count]
+  float* scores = nullptr;     // [B, scores_stride]; a row is [K, its types], or one position if all
+                               // of these are candidates
+  float* state_told = nullptr;  // [B * K, told] what the block's states tell
+  float* sums = nullptr;        // [B, told] the same and what the token before tells, of a position
+  float* read = nullptr;        // [B, D] the source as attended to
+  float* rectified = nullptr;   // [B, H]
+  float* corrected = nullptr;   // [B, D] the states of a position
 };
 
 // What one query of one head attends to.
@@ -163,6 +170,9 @@ struct Isa {
   const char* name;
   int panel;      // outputs a panel
   bool has_half;  // converts float16 to float32
+  float (*largest_size)(const float*, int64_t count);  // NaN if one of them is
+  // Codes of one row, each `moved` up, and padded with `moved` to a multiple of 4; returns their step.
+  float (*quantise)(const float*, int count, int moved, uint8_t* codes);
   // Called by every thread of a team; barriers inside.
   void (*run_layers)(const Layer*, int first, int stop, const Pass&, const Scratch&, int thread,
                      int threads);
@@ -171,6 +181,7 @@ struct Isa {
   // scores: a buffer for the width padded to 16.
   void (*attend)(const float* query, const Attended&, int dim, float scale, float* scores,
                  float* out);
+  void (*normalise)(const Norm&, const float*, int dim, float* out);
   // Of one row of logits.
   int64_t (*best_of)(const float*, int width);
   float (*log_total_of)(const float*, int width);
@@ -179,19 +190,21 @@ struct Isa {
 };
 
 // Those that this processor can run, the best first. For tests and measurements, the environment
-// variable SPECDEC_INSTRUCTION_SET puts another one first (module.cpp).
+// variable SPECDEC_INSTRUCTION_SET puts another one first.
 std::vector<const Isa*> usable();
 
-inline const Isa& isa_of(const std::string& name) {
-  for (const Isa* isa : usable())
-    if (name.empty() || name == isa->name) return *isa;
-  throw std::invalid_argument("this processor cannot run " + name);
+// The one of that name; "" = the best. Raises std::invalid_argument where it cannot be run.
+const Isa& isa_of(const std::string& name);
+
+// The best; looked up once, as every round needs it.
+inline const Isa& best_isa() {
+  static const Isa& isa = isa_of("");
+  return isa;
 }
 
-// Calls work(thread, threads) on every thread of a team, without Python's lock (GIL).
+// Calls work(thread, threads) on every thread of a team.
 template <typename Work>
 void in_team(int threads, const Work& work) {
-  pybind11::gil_scoped_release released;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(threads) if (threads > 1)
   work(omp_get_thread_num(), omp_get_num_threads());
@@ -199,6 +212,23 @@ void in_team(int threads, const Work& work) {
   (void)threads;
   work(0, 1);
 #endif
+}
+
+// Calls work(row) for every row, distributed over the threads. What it throws is thrown to the
+// caller, as no exception may leave a thread of a team.
+template <typename Work>
+void for_rows(int64_t rows, int threads, const Work& work) {
+  std::exception_ptr failure;
+  std::mutex mutex;
+  in_team(int(std::min<int64_t>(rows, threads)), [&](int thread, int team) {
+    try {
+      for (int64_t row = rows * thread / team; row < rows * (thread + 1) / team; ++row) work(row);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      failure = std::current_exception();
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace specdec

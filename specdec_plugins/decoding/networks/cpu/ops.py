@@ -130,8 +130,7 @@ def leading_best(logits: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tens
     num_kept, behind = lengths.new_empty(len(lengths)), lengths.new_empty(len(lengths))
     native.leading_best(
         logits=logits,
-        drafted=drafted,
-        lengths=lengths,
+        draft=(drafted, lengths),
         num_kept=num_kept,
         behind=behind,
         threads=torch.get_num_threads(),
@@ -154,7 +153,7 @@ def leading_log_prob(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
         return log_probs.masked_fill(~counts, 0.0).sum(1)
     sums = torch.empty(len(tokens), dtype=torch.float64)
     native.leading_log_prob(
-        logits=logits, tokens=tokens, lengths=lengths, sums=sums, threads=torch.get_num_threads()
+        logits=logits, counted=(tokens, lengths), sums=sums, threads=torch.get_num_threads()
     )
     return sums
 
@@ -254,62 +253,11 @@ def embed(
     out = table.new_empty(*tokens.shape, table.shape[1])
     native.embed(
         tokens=tokens,
-        table=table,
-        scale=scale,
         positions=positions.expand(tokens.shape),
-        position_table=position_table,
-        offset=offset,
-        last=last,
+        tables=(table, scale, position_table, offset, last),
         out=out,
     )
     return out
-
-
-def embed_block(
-    tokens: Tensor,  # [B, n] int64
-    positions: Tensor,  # [B, n] int64
-    table: Tensor,  # [V, D]
-    scale: float,
-    position_table: Tensor,  # [offset + last + 1, D]
-    offset: int,
-    last: int,
-    mask: int,
-    queries: Tensor | None,  # for each row of the position table, [., D]; None = nothing is copied
-    keys: Tensor | None,  # [B, S, D] of the source, as the values
-    values: Tensor | None,
-    source_mask: Tensor | None,  # [B, 1, 1, S], additive
-) -> tuple[Tensor, Tensor]:  # [B, n, D] both
-    """Scaled embeddings of a block drafter's input, and the embeddings of their positions.
-
-    If there are queries, a `mask` token gets the values that its position's query attends to.
-    """
-    if torch.is_grad_enabled() or not (compiled(table) and compiled(position_table)):
-        rows = positions.clamp(max=last) + offset
-        x = F.embedding(tokens, table)
-        if queries is not None and keys is not None and values is not None:
-            mixed = _mixed(F.embedding(rows, queries), keys, values, source_mask)
-            x = torch.where((tokens == mask)[..., None], mixed, x)
-        return x if scale == 1.0 else x * scale, F.embedding(rows, position_table)
-    out, places = (table.new_empty(*tokens.shape, table.shape[1]) for _ in range(2))
-    native.embed_block(
-        *(tokens, table, scale, positions, position_table, offset, last, mask),
-        *(queries, keys, values, source_mask, out, places),
-    )
-    return out, places
-
-
-def _mixed(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention of queries [B, n, D] over keys and values [B, S, D]: [B, n, D].
-
-    Products of queries and keys are not divided by sqrt(D), as published.
-    """
-    if queries.requires_grad:  # as in `layers.attend`; keys and values have no gradient
-        scores = queries @ keys.mT
-        scores = scores if mask is None else scores + mask[:, 0]
-        return scores.softmax(-1).to(values.dtype) @ values
-    return F.scaled_dot_product_attention(
-        queries[:, None], keys[:, None], values[:, None], attn_mask=mask, scale=1.0
-    )[:, 0]
 
 
 def listed(
@@ -352,9 +300,7 @@ def scored_tokens(
         drafted = draft.masked_fill(columns >= num_drafted[:, None], pad)
         return torch.cat([prefix.gather(1, lengths[:, None] - 1), drafted], 1)
     out = draft.new_empty(draft.shape[0], draft.shape[1] + 1)
-    native.scored_tokens(
-        prefix=prefix, lengths=lengths, draft=draft, num_drafted=num_drafted, pad=pad, out=out
-    )
+    native.scored_tokens(prefix=(prefix, lengths), draft=(draft, num_drafted), pad=pad, out=out)
     return out
 
 
@@ -387,64 +333,6 @@ def open_window(
         last_seen=last_seen,
         skip=skip,
         capacity=capacity,
-        positions=positions,
-        at=at,
-        mask=mask,
+        out=(positions, at, mask),
     )
     return positions, at, mask
-
-
-def open_block(
-    prefix: Tensor,  # [B, W] int64, the start token in front
-    lengths: Tensor,  # [B] int64, tokens of each prefix, the start token included
-    cached: Tensor,  # [B] int64, how many of these, without the start token, are in a cache
-    num_masks: Tensor,  # [B] int64
-    width: int,
-    num_used: int,
-    mask: int,
-    pad: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The input of one pass of the block drafter, of `width` columns a row.
-
-    Returns the tokens [B, width]: those that the cache lacks, masks, and padding; the last position
-    that each may attend to, [B, width]; and the columns of the first masks, [B, num_used]. All are
-    int64.
-    """
-    if not compiled(prefix):
-        columns = torch.arange(width, device=prefix.device)
-        tokens, last_seen, num_new = _block(prefix, lengths, cached, num_masks, columns, mask, pad)
-        return tokens, last_seen, num_new + columns[:num_used]
-    tokens, last_seen = (cached.new_empty(len(cached), width) for _ in range(2))
-    used = cached.new_empty(len(cached), num_used)
-    native.open_block(
-        prefix=prefix,
-        lengths=lengths,
-        cached=cached,
-        num_masks=num_masks,
-        mask=mask,
-        pad=pad,
-        tokens=tokens,
-        last_seen=last_seen,
-        used=used,
-    )
-    return tokens, last_seen, used
-
-
-def _block(
-    prefix: Tensor,
-    lengths: Tensor,
-    cached: Tensor,
-    num_masks: Tensor,
-    columns: Tensor,  # [width] int64
-    mask: int,
-    pad: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens and `last_seen` of `open_block`, and how many tokens each cache lacks, [B, 1]."""
-    first = lengths - 1
-    num_new = (first - cached)[:, None]
-    places = cached[:, None] + columns  # of each row, without the start token
-    tokens = prefix.gather(1, (places + 1).clamp(max=prefix.shape[1] - 1))
-    tokens = tokens.masked_fill(columns >= num_new, mask)
-    tokens = tokens.masked_fill(columns >= num_new + num_masks[:, None], pad)
-    last_seen = torch.where(columns < num_new, places, (first + num_masks - 1)[:, None])
-    return tokens, last_seen, num_new

@@ -43,7 +43,7 @@ class NativeLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, int8: bool = False, instruction_set: str = "") -> None:
         super().__init__()
-        self.out_features = linear.out_features
+        self.in_features, self.out_features = linear.in_features, linear.out_features
         self.packed = _pack(linear, int8, instruction_set)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,16 +92,10 @@ class NativeLayers(nn.Module):
         """Of keys and values, in which attention is computed."""
         return torch.float32
 
-    def tables(self, tokens: nn.Embedding, scale: float, positions: PositionTable) -> Any:
-        """The embedding tables that the kernels' decoders read, and these layers."""
-        return ops.native.Tables(
-            tokens=tokens.weight.detach(),
-            scale=scale,
-            positions=positions.weight.detach(),
-            offset=positions.offset,
-            last=positions.last,
-            stack=self.compiled,
-        )
+    def after(self, tokens: nn.Embedding, scale: float, positions: PositionTable) -> dict[str, Any]:
+        """What the kernels' decoders are made of: embedding tables, and these layers."""
+        places = positions.weight.detach(), positions.offset, positions.last
+        return {"tables": (tokens.weight.detach(), scale, *places), "stack": self.compiled}
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of the source for each layer, computed once: [B, S, 2, H, d] each."""
@@ -125,17 +119,11 @@ class NativeLayers(nn.Module):
         if out.numel() == 0 or len(span) == 0:
             return out if len(span) else x
         self.compiled.run(
-            x=x,
+            inputs=(x, None if positions is None else positions.expand(x.shape), columns),
+            seen=(mask, None, None) if store is None else (mask, store.storage, store.at),
+            source=None if source is None else source.compiled,
+            span=(span.start, span.stop),
             out=out,
-            first=span.start,
-            stop=span.stop,
-            mask=mask,
-            storage=None if store is None else store.storage,
-            at=None if store is None else store.at,
-            source=() if source is None else source.keys_values,
-            source_mask=None if source is None else source.mask,
-            positions=None if positions is None else positions.expand(x.shape),
-            columns=columns,
             threads=torch.get_num_threads(),
         )
         return out
@@ -184,25 +172,22 @@ class NativeHead(nn.Module):
         """See `SequentialHead.draft`."""
         if choose is not None or (num_candidates is None and isinstance(logits, Tensor)):
             assert isinstance(logits, Tensor), "a choice of Python's is made by all logits"
-            given = (states, logits, before, embeddings, num_candidates, source, choose)
-            return self._head.draft(*given)
-        drafted = before.new_empty(states.shape[:2])
-        confidences = states.new_empty(drafted.shape)
+            return self._head.draft(
+                states, logits, before, embeddings, num_candidates, source, choose
+            )
+        given = (
+            (logits, []) if isinstance(logits, Tensor) else (None, [row.packed for row in logits])
+        )
+        drafted = before.new_empty(states.shape[:2]), states.new_empty(states.shape[:2])
         ops.native.walk_blocks(
-            states=states,
-            logits=logits if isinstance(logits, Tensor) else None,
-            lists=[] if isinstance(logits, Tensor) else [row.packed for row in logits],
-            before=before,
-            embeddings=embeddings,
+            blocks=(states, *given, before, embeddings),
             head=self.compiled(embeddings),
-            source=[] if source is None else source.keys_values,
-            source_mask=None if source is None else source.mask,
+            source=None if source is None else source.compiled,
             candidates=num_candidates or 0,
             drafted=drafted,
-            confidences=confidences,
             threads=torch.get_num_threads(),
         )
-        return drafted, confidences
+        return drafted
 
     def compiled(self, embeddings: Tensor) -> Any:
         """The kernels' head, over these weights."""

@@ -6,19 +6,31 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
-#include "isa.h"
 #include "tensor.h"
 
 namespace specdec {
 
-// The new positions of each row, where they go in the storage, and their masks.
+// Rows of tokens; of each row, `lengths` count, and what is behind them is junk.
+struct Ragged {
+  Integers<2> tokens;
+  Integers<1> lengths;
+};
+
+// New positions, where they go in the storage of all rows, and the additive mask of each.
+struct Opened {
+  Tensor<int64_t, 2> positions;  // [B, n]
+  Tensor<int64_t, 1> at;         // [B * n]
+  Tensor<float, 4> mask;         // [B, 1, n, live]
+};
+
+// `skip` positions are left out after those that each row has, `lengths`; see ops.open_window.
 inline void open_window(const Integers<1>& lengths, const std::optional<Integers<2>>& last_seen,
-                        int skip, int64_t capacity, const Tensor<int64_t, 2>& positions,
-                        const Tensor<int64_t, 1>& at, const Tensor<float, 4>& mask) {
+                        int skip, int64_t capacity, const Opened& out) {
+  const auto& [positions, at, mask] = out;
   const int64_t count = positions.size(1), live = mask.size(3);
   check_same("rows", lengths.size(0), positions.size(0), mask.size(0));
   check_same("positions", positions.count(), at.size(0), mask.size(0) * mask.size(2),
@@ -37,12 +49,17 @@ inline void open_window(const Integers<1>& lengths, const std::optional<Integers
     }
 }
 
-// The tokens of a pass: those that a row's cache lacks, then masks and padding; the last position
-// that each may attend to; and the columns of the first masks.
-inline void open_block(const Integers<2>& prefix, const Integers<1>& lengths,
-                       const Integers<1>& cached, const Integers<1>& num_masks, int64_t mask,
-                       int64_t pad, const Tensor<int64_t, 2>& tokens,
-                       const Tensor<int64_t, 2>& last_seen, const Tensor<int64_t, 2>& used) {
+// The tokens of a block drafter's pass: those that a row's cache lacks, then masks and padding; the
+// last position that each may attend to; and the columns of the first masks.
+struct Block {
+  Tensor<int64_t, 2> tokens, last_seen;  // [B, n]
+  Tensor<int64_t, 2> used;               // [B, m]
+};
+
+inline void open_block(const Ragged& prefixes, const Integers<1>& cached,
+                       const Integers<1>& num_masks, int64_t mask, int64_t pad, const Block& out) {
+  const auto& [prefix, lengths] = prefixes;
+  const auto& [tokens, last_seen, used] = out;
   check_same("rows", prefix.size(0), lengths.size(0), cached.size(0), num_masks.size(0),
              tokens.size(0), last_seen.size(0), used.size(0));
   check_same("columns", tokens.size(1), last_seen.size(1));
@@ -63,22 +80,34 @@ inline void open_block(const Integers<2>& prefix, const Integers<1>& lengths,
   }
 }
 
-// Scaled embeddings of tokens plus those of their positions. Positions past the table get its last
-// row: only junk may lie there.
-inline void embed(const Integers<2>& tokens, const Floats<2>& table, float scale,
-                  const Integers<2>& positions, const Floats<2>& position_table, int64_t offset,
-                  int64_t last, const Tensor<float, 3>& out) {
-  const int64_t dim = table.size(1);
+// The embedding tables of a decoder. Positions past the table get its last row: only junk may lie
+// there.
+struct Tables {
+  Floats<2> tokens;     // [V, D]
+  float scale;          // of the tokens'
+  Floats<2> positions;  // [offset + last + 1, D]
+  int64_t offset, last;
+
+  const float* place(int64_t position) const {
+    return positions.data + (std::clamp<int64_t>(position, 0, last) + offset) * positions.size(1);
+  }
+};
+
+// Scaled embeddings of tokens plus those of their positions.
+inline void embed(const Integers<2>& tokens, const Integers<2>& positions, const Tables& tables,
+                  const Tensor<float, 3>& out) {
+  const int64_t dim = tables.tokens.size(1);
   check_same("tokens", tokens.count(), positions.count(), out.size(0) * out.size(1));
-  check_same("width", dim, position_table.size(1), out.size(2));
-  check(0 <= offset && 0 <= last && offset + last < position_table.size(0), "positions are missing");
+  check_same("width", dim, tables.positions.size(1), out.size(2));
+  check(0 <= tables.offset && 0 <= tables.last &&
+            tables.offset + tables.last < tables.positions.size(0),
+        "positions are missing");
   for (int64_t i = 0; i < tokens.count(); ++i) {
     const int64_t token = tokens.data[i];
-    check_token(token, table.size(0));
-    const int64_t row = std::clamp<int64_t>(positions.data[i], 0, last) + offset;
-    const float* own = table.data + token * dim;
-    const float* place = position_table.data + row * dim;
-    for (int64_t j = 0; j < dim; ++j) out.data[i * dim + j] = own[j] * scale + place[j];
+    check_token(token, tables.tokens.size(0));
+    const float* own = tables.tokens.data + token * dim;
+    const float* place = tables.place(positions.data[i]);
+    for (int64_t j = 0; j < dim; ++j) out.data[i * dim + j] = own[j] * tables.scale + place[j];
   }
 }
 
@@ -108,13 +137,29 @@ inline int64_t up_to_eos(const int64_t* tokens, int64_t length, int64_t eos) {
   return std::min<int64_t>(std::find(tokens, tokens + length, eos) - tokens + 1, length);
 }
 
+struct Verdict {
+  Integers<1> num_accepted, next_tokens;  // [B]
+};
+
+struct Prefix {
+  Tensor<int64_t, 2> tokens;
+  Tensor<int64_t, 1> lengths;
+  Tensor<bool, 1> active;
+};
+
+// What a round appended, at most K + 1 tokens.
+struct Extension {
+  Tensor<int64_t, 2> tokens;  // [B, K + 1]
+  Tensor<int64_t, 1> lengths, accepted;
+  Tensor<bool, 1> ended, full;
+};
+
 // Appends a verdict to the prefix, cut after eos and at the longest length.
-inline void extend(const Integers<2>& draft, const Integers<1>& num_accepted,
-                   const Integers<1>& next_tokens, const Integers<1>& max_len, int64_t eos,
-                   const Tensor<int64_t, 2>& prefix, const Tensor<int64_t, 1>& prefix_lengths,
-                   const Tensor<bool, 1>& active, const Tensor<int64_t, 2>& tokens,
-                   const Tensor<int64_t, 1>& lengths, const Tensor<int64_t, 1>& accepted,
-                   const Tensor<bool, 1>& ended, const Tensor<bool, 1>& full) {
+inline void extend(const Integers<2>& draft, const Verdict& verdict, const Integers<1>& max_len,
+                   int64_t eos, const Prefix& prefixes, const Extension& out) {
+  const auto& [num_accepted, next_tokens] = verdict;
+  const auto& [prefix, prefix_lengths, active] = prefixes;
+  const auto& [tokens, lengths, accepted, ended, full] = out;
   const int64_t rows = draft.size(0), drafted = draft.size(1), width = prefix.size(1);
   check_same("rows", rows, num_accepted.size(0), next_tokens.size(0), max_len.size(0),
              prefix.size(0), prefix_lengths.size(0), active.size(0), tokens.size(0),
@@ -146,9 +191,10 @@ inline void extend(const Integers<2>& draft, const Integers<1>& num_accepted,
 }
 
 // The last committed token of each row and its draft, with padding in place of junk.
-inline void scored_tokens(const Integers<2>& prefix, const Integers<1>& lengths,
-                          const Integers<2>& draft, const Integers<1>& num_drafted, int64_t pad,
+inline void scored_tokens(const Ragged& prefixes, const Ragged& drafts, int64_t pad,
                           const Tensor<int64_t, 2>& out) {
+  const auto& [prefix, lengths] = prefixes;
+  const auto& [draft, num_drafted] = drafts;
   const int64_t width = draft.size(1);
   check_same("rows", prefix.size(0), lengths.size(0), draft.size(0), num_drafted.size(0),
              out.size(0));
@@ -160,70 +206,6 @@ inline void scored_tokens(const Integers<2>& prefix, const Integers<1>& lengths,
     own[0] = prefix.data[row * prefix.size(1) + lengths.data[row] - 1];
     std::copy_n(draft.data + row * width, count, own + 1);
     std::fill_n(own + 1 + count, width - count, pad);
-  }
-}
-
-// Whether the largest is finite: false if any is NaN or overflowed, or if all are minus infinity.
-inline bool are_numbers(const float* x, int64_t width) {
-  constexpr float kMost = std::numeric_limits<float>::max();
-  int32_t overflowed = 0, finite = 0;  // as wide as a float, so that the loop vectorises
-  for (int64_t i = 0; i < width; ++i) {
-    overflowed |= !(x[i] <= kMost);
-    finite |= x[i] >= -kMost;
-  }
-  return finite && !overflowed;
-}
-
-// Bigram probabilities: bigrams.py.
-struct Bigrams {
-  const int32_t* starts;
-  const int32_t* tokens;
-  int64_t count;  // of pairs
-  const float* log_probs;
-  const float* backoffs;
-  const float* frequencies;
-
-  float log_prob(int64_t before, int64_t after) const {
-    const int32_t start = starts[before], stop = starts[before + 1];
-    if (start < 0 || start > stop || stop > count) throw std::out_of_range("bigrams are cut off");
-    const int32_t *first = tokens + start, *last = tokens + stop;
-    const int32_t* found = std::lower_bound(first, last, int32_t(after));
-    if (found != last && *found == after) return log_probs[found - tokens];
-    return backoffs[before] + frequencies[after];
-  }
-};
-
-// logits [K, V] of one row; `before` is its last committed token; writes K tokens to `path`.
-inline void best_path(const float* logits, int length, int width, int64_t before,
-                      const Bigrams& bigrams, float weight, int count, const Isa& isa,
-                      int64_t* path) {
-  std::vector<Candidate> candidates(size_t(length) * count);
-  std::vector<int> origins(size_t(length) * count);
-  std::vector<float> total(count), reached(count);
-  for (int position = 0; position < length; ++position) {
-    Candidate* own = &candidates[size_t(position) * count];
-    isa.largest_of(logits + int64_t(position) * width, width, count, own);
-    for (int to = 0; to < count; ++to) {
-      if (position == 0) {
-        reached[to] = own[to].score + weight * bigrams.log_prob(before, own[to].token);
-        continue;
-      }
-      int origin = 0;
-      float best = 0;
-      for (int from = 0; from < count; ++from) {
-        const float score =
-            total[from] + weight * bigrams.log_prob((own - count)[from].token, own[to].token);
-        if (from == 0 || score > best) best = score, origin = from;
-      }
-      origins[size_t(position) * count + to] = origin;
-      reached[to] = best + own[to].score;
-    }
-    total.swap(reached);
-  }
-  int at = int(std::max_element(total.begin(), total.end()) - total.begin());
-  for (int position = length - 1; position >= 0; --position) {
-    path[position] = candidates[size_t(position) * count + at].token;
-    at = origins[size_t(position) * count + at];
   }
 }
 

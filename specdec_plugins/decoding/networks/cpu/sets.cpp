@@ -1,0 +1,128 @@
+// The kernels, compiled for every instruction set that this compiler knows.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "isa.h"
+
+namespace specdec {
+
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+
+// The baseline: no instruction set beyond what the compiler assumes.
+#define ISA plain
+#define LANES 4
+#define VECTORS 2
+#define HAS_HALF 0
+#include "kernels.inc"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define WITH_X86 1
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#define ISA avx2
+#define LANES 8
+#define VECTORS 2
+#define HAS_HALF 1
+#define WITH_MADDUBS
+#include "kernels.inc"
+#pragma GCC pop_options
+
+#if __GNUC__ >= 11
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avxvnni")
+#define ISA avxvnni
+#define LANES 8
+#define VECTORS 2
+#define HAS_HALF 1
+#define DPBUSD(sums, x, w) ints(_mm256_dpbusd_avx_epi32(__m256i(sums), __m256i(x), __m256i(w)))
+#include "kernels.inc"
+#pragma GCC pop_options
+#endif
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
+#define ISA avx512
+#define LANES 16
+#define VECTORS 4
+#define HAS_HALF 1
+#define DPBUSD(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
+#include "kernels.inc"
+#pragma GCC pop_options
+
+#if defined(__linux__) && __GNUC__ >= 11
+#define WITH_MATRICES 1
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
+#pragma GCC target("amx-tile,amx-int8")
+#define ISA amx
+#define LANES 16
+#define VECTORS 4
+#define HAS_HALF 1
+#define WITH_AMX
+#define DPBUSD(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
+#include "kernels.inc"
+#pragma GCC pop_options
+
+// A process must ask the system for the registers of the matrix unit.
+static bool may_use_matrices() {
+  constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return __builtin_cpu_supports("amx-int8") && syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
+}
+#endif
+#else
+#define WITH_X86 0
+#endif
+
+std::vector<const Isa*> usable() {
+  std::vector<const Isa*> found;
+#if WITH_X86
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                        __builtin_cpu_supports("f16c");
+  const bool has_avx512 =
+      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#if WITH_MATRICES
+  if (has_avx512 && may_use_matrices()) found.push_back(&amx::isa);
+#endif
+  if (has_avx512) found.push_back(&avx512::isa);
+#if __GNUC__ >= 11
+  if (has_avx2 && __builtin_cpu_supports("avxvnni")) found.push_back(&avxvnni::isa);
+#endif
+  if (has_avx2) found.push_back(&avx2::isa);
+#endif
+  found.push_back(&plain::isa);
+  const char* wanted = std::getenv("SPECDEC_INSTRUCTION_SET");
+  if (wanted && *wanted) {
+    const auto named = [&](const Isa* isa) { return !std::strcmp(isa->name, wanted); };
+    const auto at = std::find_if(found.begin(), found.end(), named);
+    if (at == found.end())
+      throw std::invalid_argument(std::string("SPECDEC_INSTRUCTION_SET: this processor cannot run ") +
+                                  wanted);
+    std::rotate(found.begin(), at, at + 1);
+  }
+  return found;
+}
+
+const Isa& isa_of(const std::string& name) {
+  for (const Isa* isa : usable())
+    if (name.empty() || name == isa->name) return *isa;
+  throw std::invalid_argument("this processor cannot run " + name);
+}
+
+}  // namespace specdec

@@ -1,0 +1,205 @@
+// Weights in the layout of the kernels.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "isa.h"
+#include "memory.h"
+#include "tensor.h"
+
+namespace specdec {
+
+// Rows of weights [out, in] in 8 bits, in their own order.
+struct Codes {
+  Codes(const Floats<2>& weight, const Isa& isa)
+      : in(int(weight.size(1))), width((in + 3) / 4 * 4) {
+    const int64_t rows = weight.size(0);
+    all.resize(size_t(rows) * width);
+    for (int64_t n = 0; n < rows; ++n) {
+      int8_t* own = &all[n * width];
+      steps.push_back(isa.quantise(weight.data + n * in, in, 0, reinterpret_cast<uint8_t*>(own)));
+      sums.push_back(std::accumulate(own, own + width, 0));
+    }
+  }
+
+  int in, width;                // inputs, and the same padded to whole groups of 4
+  std::vector<int8_t> all;      // [out, width]
+  std::vector<float> steps;     // [out] of one code
+  std::vector<int32_t> sums;    // [out] of the codes
+};
+
+// Weights [out, in] float32 of a linear layer, or some of its outputs in any order, copied into the
+// kernels' own layout.
+class PackedWeights {
+ public:
+  PackedWeights(const Floats<2>& weight, const std::optional<Floats<1>>& bias, bool int8,
+                const std::string& instruction_set)
+      : isa(isa_of(instruction_set)), num_all(weight.size(0)), memory_(weight_memory) {
+    open(weight.size(0), weight.size(1));
+    if (bias) {
+      check_same("outputs", weight.size(0), bias->size(0));
+      std::copy_n(bias->data, linear.out, bias_.data);
+    }
+    if (int8)
+      pack_int8(Codes(weight, isa));
+    else if (!isa.has_half || !pack_half(weight.data))
+      pack_float(weight.data);
+  }
+
+  // Some outputs of weights, without a bias; in 8 bits if there are `codes`.
+  PackedWeights(const Floats<2>& weight, const Codes* codes, const Types& outputs, const Isa& isa)
+      : isa(isa),
+        types(outputs.data, outputs.data + outputs.count()),
+        num_all(weight.size(0)),
+        memory_(scratch_memory) {
+    for (int32_t type : types) check_token(type, num_all);
+    open(outputs.count(), weight.size(1));
+    if (codes)
+      pack_int8(*codes);
+    else
+      pack_float(weight.data);
+  }
+
+  // Bits of one weight.
+  int bits() const { return linear.codes ? 8 : linear.halves ? 16 : 32; }
+
+  void multiply(const Floats<2>& x, const Tensor<float, 2>& out, int threads) const {
+    check_same("inputs", linear.in, x.size(1));
+    check_same("outputs", linear.out, out.size(1));
+    check_same("rows", x.size(0), out.size(0));
+    const Product product{x.data, int(x.size(0)), out.data};
+    const Arena arena({}, product.rows, linear.codes ? linear.in : 0, 0, threads);
+    in_team(threads, [&](int thread, int team) {
+      isa.multiply(linear, product, arena.scratch, thread, team);
+    });
+  }
+
+  const Isa& isa;
+  const std::vector<int32_t> types;  // which outputs of a larger product; empty = all
+  const int64_t num_all;             // outputs of that
+  Linear linear;
+
+ private:
+  size_t padded() const { return size_t(panels_) * isa.panel; }  // outputs
+
+  void open(int64_t out, int64_t in) {
+    check(out > 0 && in > 0, "a product needs inputs and outputs");
+    linear.out = int(out);
+    linear.in = int(in);
+    panels_ = (linear.out + isa.panel - 1) / isa.panel;
+    bias_.grow(padded());
+    linear.bias = bias_.data;
+  }
+
+  // Calls put(at, value) for every weight, with its place in the kernels' layout.
+  template <typename Put>
+  void lay_out(const float* weight, const Put& put) {
+    const int panel = isa.panel;
+    for (int first = 0; first < linear.out; first += panel) {
+      std::vector<const float*> rows;
+      for (int n = first; n < std::min(first + panel, linear.out); ++n)
+        rows.push_back(weight + row_of(n) * linear.in);
+      size_t at = size_t(first) * linear.in;
+      for (int k = 0; k < linear.in; ++k, at += panel)
+        for (size_t n = 0; n < rows.size(); ++n) put(at + n, rows[n][k]);
+    }
+  }
+
+  void pack_float(const float* weight) {
+    floats_.grow(padded() * linear.in, memory_);
+    lay_out(weight, [&](size_t at, float value) { floats_.data[at] = value; });
+    linear.weights = floats_.data;
+  }
+
+  // Weights that were stored in 16 bits still fit into 16 bits when they come as float32. Packed so
+  // they are exact and take half the bytes, which products of few rows wait for. They are scaled to
+  // the upper end of the range of float16: a model's own scale factors may be below it.
+  // Returns false if one of them does not fit.
+  bool pack_half(const float* weight) {
+    const size_t count = size_t(linear.out) * linear.in;
+    const float largest = isa.largest_size(weight, int64_t(count));
+    if (!(largest > 0 && largest < INFINITY)) return false;
+    const float unit = std::ldexp(1.0f, std::ilogb(largest) - 15);
+    uint16_t half;
+    for (size_t i = 0; i < count; ++i)
+      if (!as_half(weight[i] / unit, half)) return false;
+    halves_.grow(padded() * linear.in, memory_);
+    lay_out(weight, [&](size_t at, float value) { as_half(value / unit, halves_.data[at]); });
+    linear.halves = halves_.data;
+    linear.unit = unit;
+    return true;
+  }
+
+  // Converts a float32 of less than 2^16 to float16; false if that is not exact.
+  static bool as_half(float value, uint16_t& half) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    const int exponent = int(bits >> 23 & 0xff) - 127;
+    // Below 2^-14 float16 has fewer digits: all numbers are then multiples of 2^-24.
+    const int lost = 13 + std::max(0, -14 - exponent);
+    const uint32_t digits = (bits & 0x7fffff) | 0x800000;
+    half = uint16_t(bits >> 16 & 0x8000);
+    if ((bits & 0x7fffffff) == 0) return true;
+    if (exponent > 15 || lost > 23 || digits & ((1u << lost) - 1)) return false;
+    // The leading digit adds one to the exponent, or is the first digit where there is none.
+    half |= uint16_t((std::max(exponent, -14) + 14) * 1024 + (digits >> lost));
+    return true;
+  }
+
+  void pack_int8(const Codes& rows) {
+    const int panel = isa.panel, groups = rows.width / 4;
+    codes_.grow(padded() * rows.width, memory_);
+    scale_.grow(padded());
+    offset_.grow(padded());
+    for (int n = 0; n < linear.out; ++n) {
+      const int8_t* row = &rows.all[row_of(n) * rows.width];
+      int8_t* out = codes_.data + (size_t(n / panel) * groups * panel + n % panel) * 4;
+      for (int g = 0; g < groups; ++g, out += panel * 4) std::memcpy(out, row + g * 4, 4);
+      scale_.data[n] = rows.steps[row_of(n)];
+      offset_.data[n] = 128 * rows.sums[row_of(n)];
+    }
+    linear.codes = codes_.data;
+    linear.scale = scale_.data;
+    linear.offset = offset_.data;
+  }
+
+  size_t row_of(int n) const { return size_t(types.empty() ? n : types[n]); }
+
+  int panels_ = 0;
+  // Of weights for one sentence's outputs: they are small and short-lived.
+  std::shared_ptr<void> (*const memory_)(size_t);
+  Aligned<float> floats_, scale_, bias_;
+  Aligned<int8_t> codes_;
+  Aligned<uint16_t> halves_;
+  Aligned<int32_t> offset_;
+};
+
+// Weights of which a few outputs are packed at a time; for 8 bits they are rounded only once.
+class Choices {
+ public:
+  Choices(Floats<2> weight, const PackedWeights& like)
+      : weight_(std::move(weight)),
+        isa_(like.isa),
+        codes_(like.linear.codes ? new Codes(weight_, isa_) : nullptr) {}
+
+  std::shared_ptr<PackedWeights> pick(const Types& outputs) const {
+    return std::make_shared<PackedWeights>(weight_, codes_.get(), outputs, isa_);
+  }
+
+ private:
+  Floats<2> weight_;
+  const Isa& isa_;
+  std::unique_ptr<Codes> codes_;
+};
+
+}  // namespace specdec
