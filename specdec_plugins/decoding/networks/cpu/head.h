@@ -2,18 +2,7 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
-#include "isa.h"
-#include "memory.h"
 #include "stack.h"
-#include "tensor.h"
-#include "weights.h"
 
 namespace specdec {
 

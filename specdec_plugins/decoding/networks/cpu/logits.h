@@ -2,16 +2,8 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <stdexcept>
-#include <vector>
-
 #include "isa.h"
 #include "rounds.h"
-#include "tensor.h"
 
 namespace specdec {
 

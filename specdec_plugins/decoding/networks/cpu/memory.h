@@ -2,15 +2,11 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <utility>
-#include <vector>
 
 #if defined(__linux__)
 #include <sys/mman.h>

@@ -3,18 +3,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "head.h"
-#include "isa.h"
 #include "logits.h"
 #include "passes.h"
 #include "python.h"
-#include "rounds.h"
-#include "stack.h"
-#include "weights.h"
 
 namespace pybind11::detail {
 using namespace specdec;

@@ -3,7 +3,7 @@
 The kernels are this project's own, in C++ in this folder, for CPUs. A round is a few passes over
 layers and a dozen small steps around them. torch launches some twenty operations a layer and a
 dozen for each of those steps, on a few integers or on a few rows that are as wide as a vocabulary;
-here each is one call, which checks its tensors (tensor.h). Tests check that kernels and torch agree
+here each is one call, which checks its tensors. Tests check that kernels and torch agree
 (tests/decoding/networks/test_ops.py). Kernels for whole layers: products.py.
 """
 

@@ -2,20 +2,8 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <utility>
-#include <vector>
-
 #include "head.h"
-#include "isa.h"
 #include "rounds.h"
-#include "stack.h"
-#include "tensor.h"
-#include "weights.h"
 
 namespace specdec {
 

@@ -3,12 +3,7 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
 #include <limits>
-#include <optional>
-#include <stdexcept>
-#include <vector>
 
 #include "tensor.h"
 

@@ -1,13 +1,8 @@
 // The kernels, compiled for every instruction set that this compiler knows.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

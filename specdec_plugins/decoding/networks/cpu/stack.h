@@ -2,17 +2,8 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
 #include <deque>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "isa.h"
-#include "memory.h"
-#include "tensor.h"
 #include "weights.h"
 
 namespace specdec {

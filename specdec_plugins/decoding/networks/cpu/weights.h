@@ -2,18 +2,8 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <memory>
 #include <numeric>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "isa.h"
 #include "memory.h"
 #include "tensor.h"
 
