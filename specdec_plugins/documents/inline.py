@@ -48,6 +48,7 @@ class Inline:
         parts = tags.split(translation) if tags else [translation]
         if sorted(parts[1::2]) != sorted(self.marks):
             return None
+        self._move_spaces(parts)
         for number, part in enumerate(parts):
             piece = self.marks[part] if number % 2 else Piece(Kind.TEXT, "", part)
             if piece.kind is Kind.OPEN:
@@ -56,6 +57,26 @@ class Inline:
                 return None
             found += [piece] if piece.raw or part else []
         return found
+
+    def _move_spaces(self, parts: list[str]) -> None:
+        """Spaces just inside of tags go outside, unless the source has them there, too.
+
+        parts: texts, with a tag between two of them.
+        """
+        for at in range(len(parts) - 2, 0, -2):
+            tag, inner = parts[at], parts[at + 1]
+            is_loose = self.marks[tag].kind is Kind.OPEN and inner[:1] == " "
+            if is_loose and f"{tag} " not in self.source:
+                before = parts[at - 1]
+                parts[at + 1] = inner.lstrip(" ")
+                parts[at - 1] += " " * (at > 1 or bool(before)) * (not before.endswith(" "))
+        for at in range(1, len(parts), 2):
+            tag, inner = parts[at], parts[at - 1]
+            is_loose = self.marks[tag].kind is Kind.CLOSE and inner[-1:] == " "
+            if is_loose and f" {tag}" not in self.source:
+                parts[at - 1], after = inner.rstrip(" "), parts[at + 1]
+                is_word = after[:1].isalnum() or (not after and at + 2 < len(parts))
+                parts[at + 1] = " " * is_word + after
 
     def restored(self, translation: str) -> str | None:
         """The translation as the file is to have it; None as for `pieces`."""

@@ -229,6 +229,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(name: str, data: bytes, to
         ("a.html", b'<a "' * 10**5 + b">"),
         ("a.html", b"<b>" * 10**5 + b"word"),
         ("a.html", b"<code>" * 10**5),
+        ("a.html", b"<p>" + b"word <b>x</b> <img> " * 10**4),
         ("a.html", b"<!--" * 10**6),
         ("a.md", b"[" * 10**4 + b"word"),
         ("a.md", b"*a " * 10**4),
@@ -274,6 +275,21 @@ def test_markup_may_move() -> None:
     job = Job(read("a.html", b"<p>See <a href=a>one</a> and <i>two</i>.</p>"))
     made = job.written({job.texts[0]: "<g2>Zwei</g2> & <g1>eins</g1>"})
     assert made == b"<p><i>Zwei</i> &amp; <a href=a>eins</a></p>"
+
+
+@pytest.mark.parametrize(
+    ("said", "made"),
+    [
+        ("Lies <g1> das <g2> Buch </g2></g1>jetzt.", "Lies [das **Buch**](a) jetzt."),
+        ("<g1> Das <g2>Buch </g2></g1>.", "[Das **Buch**](a)."),
+        ("Lies<g1> <g2> das Buch</g2> </g1> jetzt", "Lies [**das Buch**](a) jetzt"),
+        ("Lies <g1>das <g2>Buch</g2></g1> jetzt.", "Lies [das **Buch**](a) jetzt."),
+    ],
+)
+def test_spaces_stay_outside_of_marks(said: str, made: str) -> None:
+    job = Job(read("a.md", b"Read [the **book**](a) now.\n"))
+    assert job.texts == ["Read <g1>the <g2>book</g2></g1> now."]
+    assert job.written({job.texts[0]: said}).decode() == made + "\n"
 
 
 def docx(body: str, **others: str) -> bytes:
