@@ -63,18 +63,19 @@ class Inline:
 
         parts: texts, with a tag between two of them.
         """
+        pattern, source = _tags(self.marks), self.source
+        tags = [*pattern.finditer(source)] if pattern else []
+        tight = {m[0] for m in tags if source[m.end() : m.end() + 1] != " "}
+        tight_ends = {m[0] for m in tags if source[m.start() - 1 : m.start()] != " "}
         for at in range(len(parts) - 2, 0, -2):
-            tag, inner = parts[at], parts[at + 1]
-            is_loose = self.marks[tag].kind is Kind.OPEN and inner[:1] == " "
-            if is_loose and f"{tag} " not in self.source:
-                before = parts[at - 1]
+            before, tag, inner = parts[at - 1 : at + 2]
+            if self.marks[tag].kind is Kind.OPEN and tag in tight and inner[:1] == " ":
                 parts[at + 1] = inner.lstrip(" ")
                 parts[at - 1] += " " * (at > 1 or bool(before)) * (not before.endswith(" "))
         for at in range(1, len(parts), 2):
-            tag, inner = parts[at], parts[at - 1]
-            is_loose = self.marks[tag].kind is Kind.CLOSE and inner[-1:] == " "
-            if is_loose and f" {tag}" not in self.source:
-                parts[at - 1], after = inner.rstrip(" "), parts[at + 1]
+            inner, tag, after = parts[at - 1 : at + 2]
+            if self.marks[tag].kind is Kind.CLOSE and tag in tight_ends and inner[-1:] == " ":
+                parts[at - 1] = inner.rstrip(" ")
                 is_word = after[:1].isalnum() or (not after and at + 2 < len(parts))
                 parts[at + 1] = " " * is_word + after
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from specdec_plugins.documents.base import (
@@ -274,11 +275,11 @@ def _cue_unit(raw: str, first: int) -> Iterator[Unit]:
 
 def _rows(text: str, num: int) -> list[str]:
     """The text in so many lines of about the same length, or fewer if it has too few words."""
-    words, rows, left = text.split(), list[str](), len(text)
+    words, rows, left = deque(text.split()), list[str](), len(text)
     for number in range(num, 0, -1):
         row, wanted = "", left / number
         while words and (number == 1 or not row or len(row) + len(words[0]) / 2 < wanted):
-            row += (" " if row else "") + words.pop(0)
+            row += (" " if row else "") + words.popleft()
         left -= len(row) + 1
         rows += [row] if row else []
     return rows
