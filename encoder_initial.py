@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
+from dataclasses import MISSING, dataclass
 from pathlib import Path
+from typing import Any
 
 from specdec_plugins.corpus import cli
+from specdec_plugins.corpus.cli import Option, flags_of, option
 from specdec_plugins.formats.output import check_output
 
 # Sizes that default to the verifier's; those of copied layers must equal them.
@@ -39,21 +43,12 @@ OF_FAIRSEQ = {
 }
 
 
-def numbers(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise ValueError(
-            f"expected comma-separated layer numbers from 1, such as 1,6, not {text!r}"
-        )
-    return list(map(int, parts))
-
-
 def main(args: argparse.Namespace) -> None:
     # Imported late, because fairseq takes seconds and --help should not.
     from specdec_plugins.formats.checkpoints import save_checkpoint
     from specdec_plugins.training.initialise import initialise_drafter
 
-    inputs = (args.verifier, vars(args)["from"])
+    inputs = (args.verifier, args.start)
     check_output(args.output, "--output", inputs=inputs, replaced=True)
     checkpoint, report = initialise_drafter(args)
     save_checkpoint(checkpoint, args.output)
@@ -76,39 +71,57 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
     return flags + [f"--{name}" for name in OF_FAIRSEQ if value(name)]
 
 
-_NUMBER = cli.at_least(1)
 _FAST = ("freeze-encoder", "sequential-head", "head-attention", "cached-prefix", "swish",
          "encoder-normalize-before", "layernorm-embedding")  # fmt: skip
+_COPYING = ("init-decoder-from-verifier", "no-init-decoder-from-verifier", "decoder-layers-from",
+            "copy-positions", "no-copy-positions")  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class InitialOptions:
+    """The flags that are not the network's."""
+
+    # fmt: off
+    verifier: Path = option(MISSING, "checkpoint of the verifier")
+    output: Path = option(MISSING, "checkpoint to write")
+    data: Path | None = option(None, "the drafter's data folder, to check dictionaries")
+    verifier_data: Path | None = option(None, "the verifier's data folder")
+    start: Path | None = option(None, "an earlier drafter with the same network (checkpoint or "
+        "bundle), whose weights initialise all that is not the verifier's", flags=("--from",))
+    seed: int = option(1, "for newly initialised weights")
+    print_flags: bool = option(False, "print nothing but the flags for train.py that fit the "
+        "checkpoint, for scripts")
+    # fmt: on
+
+
+def _network(names: Iterable[str], told: str, **how: Any) -> list[Option]:
+    return [Option(None, told, name=name.replace("-", "_"), **how) for name in names]
+
+
 COMMAND = cli.CommandLine(
     "encoder_initial.py",
-    "Write the drafter's initial checkpoint: its encoder taken from a trained verifier.",
     main,
     [
-        ("--verifier", cli.REQUIRED, Path, "checkpoint of the verifier"),
-        ("--output", cli.REQUIRED, Path, "checkpoint to write"),
-        ("--data", None, Path, "the drafter's data folder, to check dictionaries"),
-        ("--verifier-data", None, Path, "the verifier's data folder"),
-        ("--from", None, Path, "an earlier drafter with the same network (checkpoint or bundle), "
-         "whose weights initialise all that is not the verifier's"),
-        ("--seed", 1, int, "for newly initialised weights"),
-        ("--init-decoder-from-verifier", None, cli.EITHER, "copy the decoder's layers too, as far "
-         "as the verifier has them"),
-        ("--decoder-layers-from", None, numbers, "which of the verifier's decoder layers to copy, "
-         "counted from 1, such as 1,6 (default: spread evenly from the first to the last; the "
-         "last if only one is copied)"),
-        ("--copy-positions", None, cli.EITHER, "start learned positions from the verifier's: the "
-         "encoder's, and the decoder's if it scales its embeddings"),
-        ("--print-flags", False, bool, "print nothing but the flags for train.py that fit the "
-         "checkpoint, for scripts"),
-        *((f"--{name}", None, _NUMBER, "default: the verifier's") for name in SIZES),
-        *((f"--{name}", None, _NUMBER, "default: 1000") for name in POSITIONS),
-        *((f"--{name}", None, cli.EITHER, text) for name, text in (SWITCHES | OF_FAIRSEQ).items()),
+        *flags_of(InitialOptions),
+        *_network(SIZES, "default: the verifier's", type=int, least=1),
+        *_network(POSITIONS, "default: 1000", type=int, least=1),
+        *(
+            Option(None, told, name=name.replace("-", "_"), type=bool, negative=True)
+            for name, told in (SWITCHES | OF_FAIRSEQ).items()
+        ),
     ],
-    removed=dict.fromkeys(
-        ["--arch", *(f"--{no}{name}" for name in _FAST for no in ("", "no-"))],
-        "this command makes the published drafter, block; specdec drafter trains the faster one "
-        "from a verifier",
-    ),
+    "Write the drafter's initial checkpoint: its encoder taken from a trained verifier.",
+    removed={
+        **dict.fromkeys(
+            ["--arch", *(f"--{no}{name}" for name in _FAST for no in ("", "no-"))],
+            "this command makes the published drafter, block; specdec drafter trains the faster "
+            "one from a verifier",
+        ),
+        **dict.fromkeys(
+            [f"--{name}" for name in _COPYING],
+            "the published drafter begins with the verifier's encoder alone; omit it",
+        ),
+    },
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -4,6 +4,6 @@ import sys
 
 if __name__ == "__main__":
     # Not above: the engines' processes also import this file, and need nothing from it.
-    from benchmarks.run import main
+    from benchmarks.run import COMMAND
 
-    sys.exit(main())
+    sys.exit(COMMAND.run())

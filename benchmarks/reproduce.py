@@ -13,12 +13,11 @@ command resumes from NAME.turns.jsonl.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from specdec_plugins.app.translator import SpeculativeTranslator, load_translato
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import cli, scoring
 from specdec_plugins.corpus.cleaning import num_seen
-from specdec_plugins.corpus.cli import at_least
+from specdec_plugins.corpus.cli import option
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import Log, fingerprint
 from specdec_plugins.errors import require
@@ -92,14 +91,14 @@ def block_sizes(trained: int, wanted: Sequence[int] | None) -> Sequence[int]:
     return wanted or [size for size in (5, 10, 15, 20, 25, 30) if size <= trained] or [trained]
 
 
-def read_test(args: argparse.Namespace) -> tuple[list[Sentence], list[str]]:
-    by_file = bool(args.input and args.reference)
-    require(by_file != bool(args.test), "give either --test, or --input and --reference.")
+def read_test(args: ReproduceOptions) -> tuple[list[Sentence], list[str]]:
+    files = [args.input, args.reference] if args.input and args.reference else []
+    require(bool(files) != bool(args.test), "give either --test, or --input and --reference.")
     if args.test:
         pairs = read_pairs(ParallelFile.parse(args.test, (1, 2)), BadLines())
         sources, references = map(list, zip(*pairs, strict=True))
     else:
-        lines = {str(path): scoring.read_lines(path) for path in (args.input, args.reference)}
+        lines = {str(path): scoring.read_lines(path) for path in files if path}
         scoring.check_same_length(lines)
         sources, references = lines.values()
     return number_sentences(sources[: args.sentences]), references[: args.sentences]
@@ -112,7 +111,7 @@ def seen_in_training(file: Path, sources: Sequence[str], references: Sequence[st
     return dict(zip(("sources", "targets"), found, strict=True))
 
 
-def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[str]) -> Log:
+def open_log(args: ReproduceOptions, systems: Sequence[str], texts: Sequence[str]) -> Log:
     """The log of what this run has already decoded. Raises UserError if it is of another run."""
     about = {
         "bundle": fingerprint(Path(args.data)),
@@ -126,7 +125,7 @@ def open_log(args: argparse.Namespace, systems: Sequence[str], texts: Sequence[s
     return Log(Path(f"{args.output}.turns.jsonl"), about)
 
 
-def run(args: argparse.Namespace) -> tuple[Record, Log]:
+def run(args: ReproduceOptions) -> tuple[Record, Log]:
     """All figures, for JSON, and the log that they come from."""
     read_bundle(args.data)  # raises UserError if it is none
     given = {"data": args.data, "device": args.device, "dtype": args.dtype, "batch": args.batch}
@@ -145,7 +144,8 @@ def run(args: argparse.Namespace) -> tuple[Record, Log]:
     decodings = decode(systems, ordered, args.batch, log=log)
     language = settings.target_lang or ""
     record = {
-        "title": args.title or f"{Path(args.data).name} on {(args.input or Path(args.test)).name}",
+        "title": args.title
+        or f"{Path(args.data).name} on {Path(args.test or args.input or '').name}",
         "command": command("specdec bench reproduce"),
         "machine": describe(choose_device(settings.device).type),
         "batch": args.batch,
@@ -292,8 +292,7 @@ LENGTH_COLUMNS: Columns = {
 }
 
 
-def main(args: argparse.Namespace) -> None:
-    args.device = "cpu" if args.cpu else None
+def main(args: ReproduceOptions) -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     with quiet_libraries():
@@ -305,41 +304,45 @@ def main(args: argparse.Namespace) -> None:
     print(page)
 
 
-_NUMBER = at_least(1)
+@dataclass(kw_only=True)
+class ReproduceOptions:
+    """Run the experiments of the SpecDec paper on a bundle and a test set: tables, plots, JSON.
+
+    The same command resumes a stopped run.
+    """
+
+    # fmt: off
+    data: str = option(MISSING, "folder of a bundle", positional=True)
+    input: Path | None = option(None, "raw sources, one a line")
+    reference: Path | None = option(None, "raw references, one a line")
+    test: str | None = option(None, "raw sources and references as a TSV file or "
+        "SOURCES,REFERENCES (plain, .gz or .xz); FILE:FROM-TO takes only those lines")
+    seen: Path | None = option(None, "training text, a TSV file: how many of the sentences it has")
+    output: str = option(MISSING, "writes OUTPUT.json, OUTPUT.md, OUTPUT.*.svg")
+    sentences: int | None = option(None, "number of sentences, from the start (default: all)",
+        least=1)
+    block_sizes: Sequence[int] | None = option(None, "block sizes (default: 5 10 15 20 25 30, if "
+        "trained)", least=1)
+    betas: Sequence[int] = option((1, 3, 5), "beta values (default: 1 3 5)", least=1)
+    taus: Sequence[float] = option((0.5, 1.0, 1.5, 2.0, 2.5, 3.0),
+        "tau values (default: 0.5 to 3 by 0.5)")
+    batch: int = option(1, "sentences decoded together", least=1)
+    samples: int = option(1000, "samples of the bootstrap", least=1)
+    title: str = option("", "title of the report (default: names of bundle and test set)")
+    dtype: str = option("float32", "precision of the networks")
+    threads: int | None = option(None, "torch threads", least=1)
+    cpu: bool = option(False, "do not use a GPU")
+    # fmt: on
+
+    @property
+    def device(self) -> str | None:
+        return "cpu" if self.cpu else None
+
+
 COMMAND = cli.CommandLine(
     "specdec bench reproduce",
-    "Run the experiments of the SpecDec paper on a bundle and a test set: tables, plots, JSON. The "
-    "same command resumes a stopped run.",
     main,
-    [
-        ("data", None, str, "folder of a bundle"),
-        ("--input", None, Path, "raw sources, one a line"),
-        ("--reference", None, Path, "raw references, one a line"),
-        (
-            "--test",
-            None,
-            str,
-            "raw sources and references as a TSV file or SOURCES,REFERENCES "
-            "(plain, .gz or .xz); FILE:FROM-TO takes only those lines",
-        ),
-        ("--seen", None, Path, "training text, a TSV file: how many of the sentences it has"),
-        ("--output", cli.REQUIRED, str, "writes OUTPUT.json, OUTPUT.md, OUTPUT.*.svg"),
-        ("--sentences", None, _NUMBER, "number of sentences, from the start (default: all)"),
-        ("--block-sizes", None, [_NUMBER], "block sizes (default: 5 10 15 20 25 30, if trained)"),
-        ("--betas", [1, 3, 5], [_NUMBER], "beta values (default: 1 3 5)"),
-        (
-            "--taus",
-            [0.5, 1.0, 1.5, 2.0, 2.5, 3.0],
-            [float],
-            "tau values (default: 0.5 to 3 by 0.5)",
-        ),
-        ("--batch", 1, _NUMBER, "sentences decoded together"),
-        ("--samples", 1000, _NUMBER, "samples of the bootstrap"),
-        ("--title", "", str, "title of the report (default: names of bundle and test set)"),
-        ("--dtype", "float32", str, "precision of the networks"),
-        ("--threads", None, _NUMBER, "torch threads"),
-        ("--cpu", False, bool, "do not use a GPU"),
-    ],
+    ReproduceOptions,
     removed={"--training": "the log of each training says how it went on"},
 )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,38 +15,22 @@ from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
 from benchmarks.shapes import grow, grown_size
 from benchmarks.systems import Options
-from specdec_plugins.app.options import build, flags_of, removed_from
 from specdec_plugins.corpus.cli import CommandLine
-from specdec_plugins.errors import run_command
 from specdec_plugins.formats.output import check_output
 
-DESCRIPTION = """\
-Decode one test file with one set of verifier weights in every engine: fairseq's search,
-transformers, CTranslate2 and this project's. Rows are interleaved and repeated on the same cores.
-The command writes OUTPUT.json, OUTPUT.md and plots as OUTPUT.<plot>.png.
-"""
+
+def main(options: Options) -> None:
+    # Checked before the long measurement.
+    inputs = options.test.split(",")
+    check_output(f"{options.output}.json", "--output", inputs=inputs, replaced=True)
+    plots.pyplot()
+    results = Results(run(options))
+    write(results, options.output)
+    print(page(results))
 
 
-REMOVED = removed_from(Options)
-COMMAND = CommandLine("specdec bench", DESCRIPTION, None, flags_of(Options), removed=REMOVED)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 bad input or settings, 130 interrupted."""
-    given = COMMAND.given(argv)
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
-
-    def work() -> None:
-        options = build(Options, given)
-        # Checked before the long measurement.
-        inputs = options.test.split(",")
-        check_output(f"{options.output}.json", "--output", inputs=inputs, replaced=True)
-        plots.pyplot()
-        results = Results(run(options))
-        write(results, options.output)
-        print(page(results))
-
-    return run_command(COMMAND.name, work, False, "interrupted; nothing was written.")
+STOPPED = "interrupted; nothing was written."
+COMMAND = CommandLine("specdec bench", main, Options, interrupted=STOPPED)
 
 
 def write(results: Results, output: str) -> None:

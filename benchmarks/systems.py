@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from specdec_plugins.app.options import option
 from specdec_plugins.app.settings import DTYPES
-from specdec_plugins.corpus.cli import at_least
+from specdec_plugins.corpus.cli import option
 from specdec_plugins.errors import require
 
 GREEDY, BEAM, EXACT, RELAXED, SCRIPTED = "greedy", "beam 5", "exact", "relaxed", "scripted"
@@ -75,92 +74,54 @@ _language = "language code (default: from the names of the dictionaries)"
 _what = partial(option, group="what is measured")
 _how = partial(option, group="how it is measured")
 _rows = partial(option, group="rows")
-_count = at_least(1)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is measured, where, how often, and what is written."""
+    """Decode one test file with one set of verifier weights in every engine: fairseq's search,
+    transformers, CTranslate2 and this project's. Rows are interleaved and repeated on the same
+    cores. The command writes OUTPUT.json, OUTPUT.md and plots as OUTPUT.<plot>.png.
+    """
 
-    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("--random-weights", "--length"), "give a trained pair as --pair, and --grow its shape"
-    )
+    # fmt: off
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(("--random-weights", "--length"),
+        "give a trained pair as --pair, and --grow its shape")
 
-    output: str = _how(MISSING, "prefix of the names of the results", "OUTPUT", required=True)
-    pair: str = _what(
-        MISSING, "verifier, drafter, dictionaries and BPE codes", "FOLDER", required=True
-    )
-    test: str = _what(
-        MISSING,
-        "raw text: a TSV with source and target in columns 1 and 2, or SOURCE,TARGET",
-        "FILE",
-        required=True,
-    )
-    sentences: int | None = _what(None, "the first N of the test file (default: all)", type=_count)
+    output: str = _how(MISSING, "prefix of the names of the results", "OUTPUT")
+    pair: str = _what(MISSING, "verifier, drafter, dictionaries and BPE codes", "FOLDER")
+    test: str = _what(MISSING, "raw text: a TSV with source and target in columns 1 and 2, or "
+        "SOURCE,TARGET", "FILE")
+    sentences: int | None = _what(None, "the first N of the test file (default: all)", least=1)
     source_lang: str | None = _what(None, _language, "LANG", flags=("--source-lang", "-s"))
     target_lang: str | None = _what(None, _language, "LANG", flags=("--target-lang", "-t"))
-    grow: str | None = _what(
-        None,
-        "grow the pair to LAYERSxWIDTHxTYPES: the same output and acceptance, at the cost of that "
-        "shape (benchmarks/shapes.py)",
-        "SHAPE",
-    )
-    grow_bits: int = _what(
-        16,
-        "bits of a weight of the grown pair: 16, as in published models, or 32",
-        "BITS",
-        choices=(16, 32),
-        type=int,
-    )
-    model: str | None = _what(
-        None,
-        "MarianMT folder that the pair, a bundle, was made from: transformers and CTranslate2's "
-        "converter read it as it is; fairseq cannot read it and has no rows",
-        "FOLDER",
-    )
+    grow: str | None = _what(None, "grow the pair to LAYERSxWIDTHxTYPES: the same output and "
+        "acceptance, at the cost of that shape (benchmarks/shapes.py)", "SHAPE")
+    grow_bits: int = _what(16, "bits of a weight of the grown pair: 16, as in published models, or "
+        "32", "BITS", choices=(16, 32))
+    model: str | None = _what(None, "MarianMT folder that the pair, a bundle, was made from: "
+        "transformers and CTranslate2's converter read it as it is; fairseq cannot read it and has "
+        "no rows", "FOLDER")
     device: str = _how("cpu", "device that all engines compute on", choices=("cpu", "cuda"))
     work: str = _how("runs/bench", "folder for converted weights", "FOLDER")
-    threads: Sequence[int] = _how((2,), "threads (default: 2)", "N", many=True, type=_count)
-    batches: Sequence[int] = _how((1,), "batch sizes (default: 1)", "N", many=True, type=_count)
-    repeats: int = _how(3, "repetitions", type=_count)
-    turn: int = _how(25, "sentences that a row decodes before the next one does", type=_count)
-    dtypes: Sequence[str] = _rows(
-        ("float32", "int8"),
-        "precisions; each engine runs those that it supports (default: float32 int8)",
-        many=True,
-        choices=sorted({dtype for dtypes in PRECISIONS.values() for dtype in dtypes}),
-    )
-    relaxed: Sequence[tuple[int, float]] = _rows(
-        ((3, 1.0), (5, 3.0)),
-        "tolerances of relaxed decoding (default: 3:1 5:3)",
-        "BETA:TAU",
-        many=True,
-        type=_tolerance,
-    )
-    block_sizes: Sequence[int] = _rows(
-        (), "further block sizes of exact decoding (default: none)", "K", many=True, type=_count
-    )
-    scripted: Sequence[float] = _rows(
-        (),
-        "rows whose drafts are the greedy output, each token right with this probability "
-        "(default: none)",
-        "P",
-        flags=("--scripted-acceptance",),
-        many=True,
-        type=_probability,
-    )
-    rows: Sequence[str] = _rows(
-        ("*",),
-        "only rows whose name matches, such as 'ours *' (default: all)",
-        "PATTERN",
-        many=True,
-    )
-    batch_rows: Sequence[str] = _rows(
-        ("*",),
-        "of these, the rows to measure at batch sizes above 1 (default: all that can be)",
-        "PATTERN",
-        many=True,
-    )
+    threads: Sequence[int] = _how(2, "threads (default: 2)", "N", least=1)
+    batches: Sequence[int] = _how(1, "batch sizes (default: 1)", "N", least=1)
+    repeats: int = _how(3, "repetitions", least=1)
+    turn: int = _how(25, "sentences that a row decodes before the next one does", least=1)
+    dtypes: Sequence[str] = _rows(("float32", "int8"), "precisions; each engine runs those that it "
+        "supports (default: float32 int8)",
+        choices=sorted({dtype for dtypes in PRECISIONS.values() for dtype in dtypes}))
+    relaxed: Sequence[tuple[int, float]] = _rows(((3, 1.0), (5, 3.0)),
+        "tolerances of relaxed decoding (default: 3:1 5:3)", "BETA:TAU", read=_tolerance)
+    block_sizes: Sequence[int] = _rows((), "further block sizes of exact decoding (default: none)",
+        "K", least=1)
+    scripted: Sequence[float] = _rows((), "rows whose drafts are the greedy output, each token "
+        "right with this probability (default: none)", "P", flags="--scripted-acceptance",
+        read=_probability)
+    rows: Sequence[str] = _rows("*", "only rows whose name matches, such as 'ours *' (default: all)"
+        "", "PATTERN")
+    batch_rows: Sequence[str] = _rows("*", "of these, the rows to measure at batch sizes above 1 "
+        "(default: all that can be)", "PATTERN")
+    # fmt: on
 
     def __post_init__(self) -> None:
         """Raises UserError where flags do not fit together."""

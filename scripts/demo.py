@@ -6,16 +6,17 @@ decoding is not greedy decoding.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from specdec_plugins.corpus.cli import option
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -101,7 +102,7 @@ def run(data: str | None, device: str | None, test: str, num_sentences: int | No
     return exact
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: DemoOptions) -> int:
     """Exit status."""
     began = time.monotonic()
     with quiet_libraries():
@@ -111,18 +112,20 @@ def main(args: argparse.Namespace) -> int:
     return 0 if exact else 1
 
 
-COMMAND = cli.CommandLine(
-    "demo.py",
-    "Translate sample sentences with every decoding method and the bundled pair of models.",
-    main,
-    [
-        ("data", cli.OPTIONAL, str, "folder of a bundle (default: the bundled pair)"),
-        ("--test", SAMPLES, str, "TSV, or SOURCE,TARGET (default: samples)"),
-        ("--sentences", None, int, "translate only the first N (default: all)"),
-        ("--cpu", False, bool, "do not use a GPU"),
-    ],
-    interrupted="interrupted",
-)
+@dataclass(kw_only=True)
+class DemoOptions:
+    """Translate sample sentences with every decoding method and the bundled pair of models."""
+
+    # fmt: off
+    data: str | None = option(None, "folder of a bundle (default: the bundled pair)",
+        positional=True)
+    test: str = option(SAMPLES, "TSV, or SOURCE,TARGET (default: samples)")
+    sentences: int | None = option(None, "translate only the first N (default: all)")
+    cpu: bool = option(False, "do not use a GPU")
+    # fmt: on
+
+
+COMMAND = cli.CommandLine("demo.py", main, DemoOptions, interrupted="interrupted")
 
 if __name__ == "__main__":
     sys.exit(COMMAND.run())

@@ -39,7 +39,7 @@ COMMANDS = {
     "convert marian": ("app.convert:MARIAN.run", "Make a MarianMT model of a verifier."),
     "convert ctranslate2": ("app.convert:CTRANSLATE2.run", "Make a CTranslate2 model of one."),
     "convert bigrams": ("corpus.binarising:COMMAND.run", "Count bigrams for a drafter."),
-    "bench": ("benchmarks.run:main", "Measure all engines side by side."),
+    "bench": ("benchmarks.run:COMMAND.run", "Measure all engines side by side."),
     "bench reproduce": ("benchmarks.reproduce:COMMAND.run", "Run the paper's experiments."),
 }
 # Names that are commands only with a second word.

@@ -20,9 +20,6 @@ from tests.refusals import refused, told
 
 pytestmark = pytest.mark.fairseq
 
-SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
-LENGTHS = torch.tensor([5, 3])
-
 
 class Program:
     """encoder_initial.py on a small verifier's checkpoint."""
@@ -65,11 +62,6 @@ def _drafter(checkpoint: dict[str, Any], **changes: Any) -> Any:
     return model.eval()
 
 
-def _encoded(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return model.encoder(SOURCE, LENGTHS)["encoder_out"][0]
-
-
 def _same(checkpoint: dict[str, Any], verifier: Any, prefix: str) -> bool:
     theirs = verifier.state_dict()
     names = [n for n in theirs if n.startswith(prefix)]
@@ -98,55 +90,12 @@ def test_encoder_and_shared_embeddings_are_copied_and_nothing_else(program: Prog
         assert line in said
 
 
-def test_scaled_input_and_copied_positions_give_the_verifier_s_encoder(program: Program) -> None:
-    verifier, checkpoint = program.run("--copy-positions")
-    drafter = _drafter(checkpoint, scale_encoder_embedding=True, activation_fn="relu")
-    torch.testing.assert_close(*map(_encoded, (drafter, verifier.eval())))
-    assert not checkpoint["model"]["encoder.embed_positions.weight"][1].any()  # padding
-
-
-def test_learned_positions_are_copied_as_far_as_they_go(program: Program) -> None:
-    verifier, checkpoint = program.run(
-        "--copy-positions", encoder_learned_pos=True, max_source_positions=20
-    )
-    theirs = verifier.state_dict()["encoder.embed_positions.weight"]
-    mine = checkpoint["model"]["encoder.embed_positions.weight"]
-    assert mine.shape == (1002, 16)
-    assert torch.equal(mine[:22], theirs)
-    assert mine[22:].std() > 0
-
-
-def test_the_decoder_is_copied_when_asked_and_what_is_fresh_depends_on_the_seed(
-    program: Program,
-) -> None:
-    flags = ("--init-decoder-from-verifier", "--decoder-layers", "3")
-    results = [program.run(*flags, "--seed", seed) for seed in ("1", "1", "2")]
-    verifier, checkpoint = results[0]
-    _drafter(checkpoint, decoder_layers=3)
-    assert _same(checkpoint, verifier, "decoder.layers.")  # the deeper one stays fresh
+def test_what_is_fresh_depends_on_the_seed(program: Program) -> None:
+    results = [program.run("--decoder-layers", "3", "--seed", seed) for seed in ("1", "1", "2")]
+    _drafter(results[0][1], decoder_layers=3)
     first, again, other = (made["model"]["decoder.copy_attn.weight"] for _, made in results)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-
-
-@pytest.mark.parametrize(
-    ("flags", "layers"),
-    [
-        (["--decoder-layers", "1"], [5]),
-        (["--decoder-layers", "2"], [0, 5]),
-        (["--decoder-layers", "3"], [0, 2, 5]),
-        (["--decoder-layers", "2", "--decoder-layers-from", "6,2"], [5, 1]),
-    ],
-)
-def test_fewer_decoder_layers_are_spread_or_chosen(
-    program: Program, flags: list[str], layers: list[int]
-) -> None:
-    verifier, checkpoint = program.run("--init-decoder-from-verifier", *flags, decoder_layers=6)
-    for mine, theirs in enumerate(layers):
-        name = "decoder.layers.{}.encoder_attn.q_proj.weight"
-        expected = verifier.state_dict()[name.format(theirs)]
-        assert torch.equal(checkpoint["model"][name.format(mine)], expected)
-    assert name.format(len(layers)) not in checkpoint["model"]
 
 
 def test_what_an_earlier_drafter_learned_is_taken(program: Program, tmp_path: Path) -> None:
@@ -183,17 +132,9 @@ def test_separate_embeddings_stay_separate(program: Program) -> None:
     [
         ("--encoder-embed-dim 32", {}, "--encoder-embed-dim is 32.* 16 for the verifier"),
         ("--encoder-layers 3", {}, "--encoder-layers is 3.* 2 for the verifier"),
-        (
-            "--init-decoder-from-verifier --decoder-attention-heads 4",
-            {},
-            "--decoder-attention-heads is 4.* 2 for the verifier",
-        ),
         ("", {"encoder_normalize_before": True}, "--encoder-normalize-before"),
-        (
-            "--init-decoder-from-verifier --decoder-layers-from 1,9",
-            {},
-            "1,9 must name 2 of the verifier's 2 decoder",
-        ),
+        ("--copy-positions", {}, "--copy-positions was removed: .*the verifier's encoder alone"),
+        ("--decoder-layers 0", {}, "--decoder-layers must be 1 or more, not 0"),
         ("--arch block_fast", {}, "--arch was removed: .*specdec drafter trains the faster"),
         ("--no-swish", {}, "--no-swish was removed: .*specdec drafter trains the faster"),
         ("--share-all-embeddings", {"share_all_embeddings": False}, "--share-all-embeddings"),
@@ -215,21 +156,6 @@ def _write_data(folder: Path, num_types: int, odd: str = "") -> Path:
         dictionary.save(str(folder / f"dict.{language}.txt"))
         (folder / f"train.en-de.{language}.idx").touch()
     return folder
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "expected"),
-    [
-        ("--decoder-layers", "0", "a whole number of 1 or more"),
-        *(("--decoder-layers-from", odd, "such as 1,6") for odd in ("a,b", "0,1", "1,", "-1")),
-    ],
-)
-def test_layers_that_are_no_numbers_are_refused_with_what_is_expected(
-    flag: str, value: str, expected: str, program: Program
-) -> None:
-    error = program.refused(f"{flag}={value}")
-    assert error.startswith(f"encoder_initial.py: error: {flag}: expected")
-    assert f"{expected}, not '{value}'" in error
 
 
 def test_dictionaries_of_the_data_must_fit(program: Program, tmp_path: Path) -> None:

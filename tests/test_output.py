@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks.run as bench
 import encoder_initial
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import binarising, checkpoints, decontaminate, distill, prepare, scoring
@@ -54,7 +55,7 @@ PROGRAMS = {
         FILE,
     ),
     "specdec bench": (
-        module("benchmarks.run"),
+        bench.COMMAND.run,
         ["--pair", PAIR, "--test", "lines.tsv", "--output"],
         "benchmarks.run.run",
         REPLACED,

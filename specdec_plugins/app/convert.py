@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from specdec_plugins.app.loading import check_folder, make_settings, read_words, settings_from_files
-from specdec_plugins.app.options import flags_of
 from specdec_plugins.app.settings import DRAFTER, DTYPES, RAW_TEXT, VERIFIER, Settings
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.corpus.cli import REQUIRED, Argument, CommandLine, Flag
+from specdec_plugins.corpus.cli import CommandLine, Option, flags_of
 from specdec_plugins.corpus.resume import sha256
 from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.decoding.networks import Transformer
@@ -59,7 +58,7 @@ bundle was made. Describe them here before you pass the bundle on.
 """
 
 
-def _to_bundle(args: argparse.Namespace) -> None:
+def _to_bundle(args: SimpleNamespace) -> None:
     text, languages, sides, verifier = _verifier(args)
     name, drafter = args.drafter or ("block" if args.drafter_checkpoint else None), None
     if args.drafter_checkpoint is not None:
@@ -89,7 +88,7 @@ def _to_bundle(args: argparse.Namespace) -> None:
 
 
 def _verifier(
-    args: argparse.Namespace,
+    args: SimpleNamespace,
 ) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
     """The verifier's text settings, languages and dictionaries, and the model itself."""
     if args.verifier is None and is_pretrained(args.data) and not is_bundle(args.data):
@@ -128,7 +127,7 @@ def _codes(data: Path, given: str | None) -> str | None:
 
 
 def _of_bundle(
-    args: argparse.Namespace,
+    args: SimpleNamespace,
 ) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
     """As `_verifier`, from a bundle, whose settings replace flags; its drafter is left out."""
     folder = Path(args.data)
@@ -174,7 +173,7 @@ def _direction(folder: Path, bundle: BundleSettings) -> tuple[str, str]:
     return bundle.source_lang, bundle.target_lang
 
 
-def _to_fairseq(args: argparse.Namespace) -> None:
+def _to_fairseq(args: SimpleNamespace) -> None:
     """Write files under the names that `loading.settings_from_files` looks for."""
     source = args.source
     bundle = read_bundle(source)
@@ -193,17 +192,17 @@ def _to_fairseq(args: argparse.Namespace) -> None:
                 shutil.copyfile(source / file, made / name)
 
 
-def _to_marian(args: argparse.Namespace) -> None:
+def _to_marian(args: SimpleNamespace) -> None:
     verifier, dictionaries, text = _read_source(args)
     export_marian(verifier, dictionaries, args.output, args.force, text)
 
 
-def _to_ctranslate2(args: argparse.Namespace) -> None:
+def _to_ctranslate2(args: SimpleNamespace) -> None:
     verifier, dictionaries, _ = _read_source(args)
     export_ctranslate2(verifier, dictionaries, args.output, args.quantization, args.force)
 
 
-def _read_source(args: argparse.Namespace) -> tuple[Model, Dictionaries, dict[str, Any] | None]:
+def _read_source(args: SimpleNamespace) -> tuple[Model, Dictionaries, dict[str, Any] | None]:
     """The verifier, its dictionaries, and how a bundle's text is prepared."""
     source, text = args.source, None
     if is_bundle(source):
@@ -221,7 +220,7 @@ def _read_source(args: argparse.Namespace) -> tuple[Model, Dictionaries, dict[st
     return verifier, dictionaries, text
 
 
-def _convert(convert: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> None:
+def _convert(convert: Callable[[SimpleNamespace], None], args: SimpleNamespace) -> None:
     names = ("source", "data", "verifier", "drafter_checkpoint", "bigrams", "bpe_codes", "card")
     inputs = [getattr(args, name, None) for name in names]
     check_output(args.output, "--output", inputs=inputs, folder=True)
@@ -234,58 +233,62 @@ _LANGUAGES = ("source_lang", "target_lang")
 _DEFAULTS = {**dict.fromkeys(RAW_TEXT, False), "tokenizer": "moses", "drafter_options": {}}
 
 
-def _settings(*names: str) -> list[Argument]:
+def _settings(*names: str) -> list[Option]:
     """Flags of settings, which are None, or their usual value, if they are not given."""
     found = flags_of(Settings, only=names)
-    return [replace(one, default=_DEFAULTS.get(one.name)) for one in found]
+    return [replace(one, default=_DEFAULTS.get(one.name), optional=True) for one in found]
 
 
 def _command(
-    to: str, told: str, convert: Callable[[argparse.Namespace], None], *flags: Flag | Argument
+    to: str, told: str, convert: Callable[[SimpleNamespace], None], *flags: Option
 ) -> CommandLine:
-    shared: tuple[Flag, ...] = (
-        ("--output", REQUIRED, Path, "new folder"),
-        ("--force", False, bool, "replace what is there"),
+    shared = (
+        Option(MISSING, "new folder", name="output", type=Path),
+        Option(False, "replace what is there", name="force", type=bool),
     )
-    work = partial(_convert, convert)
-    stopped = "interrupted; nothing was written."
-    return CommandLine(f"specdec convert {to}", told, work, [*flags, *shared], interrupted=stopped)
+    work, stopped = partial(_convert, convert), "interrupted; nothing was written."
+    return CommandLine(f"specdec convert {to}", work, [*flags, *shared], told, interrupted=stopped)
 
 
-_SOURCE: tuple[Flag | Argument, ...] = (
-    ("source", REQUIRED, Path, "a bundle, or a checkpoint"),
-    ("--data", None, str, "for a checkpoint: folder with dict.<lang>.txt"),
+_SOURCE = Option(MISSING, "a bundle, or a checkpoint", name="source", type=Path, positional=True)
+_OF_VERIFIER = (
+    _SOURCE,
+    Option(None, "for a checkpoint: folder with dict.<lang>.txt", name="data"),
     *_settings(*_LANGUAGES),
 )
 BUNDLE = _command(
     "bundle",
     "Convert fairseq checkpoints or a transformers model into a bundle.",
     _to_bundle,
-    ("data", REQUIRED, str, "folder with dict.<lang>.txt, a transformers model, or a bundle (its "
-     "verifier)"),
+    Option(MISSING, "folder with dict.<lang>.txt, a transformers model, or a bundle (its verifier)",
+           name="data", positional=True),
     *_settings(
         *("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams", *_LANGUAGES),
         *(*Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"),
     ),
-    ("--few-rows", None, int, "the largest batch in which drafts pay, for the schedule few_rows "
-     "(default: 1)"),
-    ("--dtype", None, STORED, "of stored weights (default: float16; bundles and transformers "
-     "models keep theirs)"),
-    ("--card", None, Path, "Markdown about the models; becomes README.md"),
+    Option(None, "the largest batch in which drafts pay, for the schedule few_rows (default: 1)",
+           name="few_rows", type=int),
+    Option(None,
+        "of stored weights (default: float16; bundles and transformers models keep theirs)",
+           name="dtype", choices=STORED),
+    Option(None, "Markdown about the models; becomes README.md", name="card", type=Path),
 )  # fmt: skip
 FAIRSEQ = _command(
     "fairseq",
     "Convert a bundle into fairseq checkpoints, with dictionaries and codes.",
     _to_fairseq,
-    ("source", REQUIRED, Path, "a bundle"),
+    replace(_SOURCE, help="a bundle"),
 )
 MARIAN = _command(
-    "marian", "Convert a verifier into a MarianMT model for transformers.", _to_marian, *_SOURCE
+    "marian",
+    "Convert a verifier into a MarianMT model for transformers.",
+    _to_marian,
+    *_OF_VERIFIER,
 )
 CTRANSLATE2 = _command(
     "ctranslate2",
     "Convert a verifier into a CTranslate2 model.",
     _to_ctranslate2,
-    *_SOURCE,
-    ("--quantization", None, str, "of weights on disk (default: float32)"),
+    *_OF_VERIFIER,
+    Option(None, "of weights on disk (default: float32)", name="quantization"),
 )

@@ -12,8 +12,8 @@ from typing import Any
 
 from specdec_plugins.app.files import FileOptions
 from specdec_plugins.app.main import Run, Worker
-from specdec_plugins.app.options import build, check, option
 from specdec_plugins.app.types import Sentence
+from specdec_plugins.corpus.cli import build, check, option
 from specdec_plugins.documents import FORMATS, read
 from specdec_plugins.documents.job import CHOICES, Job, read_memory
 from specdec_plugins.errors import located, require, run_command
@@ -27,28 +27,16 @@ _SHOWN = 60  # characters of a text in a message
 class DocumentOptions:
     """A document, and what of it is translated."""
 
-    file: str | None = option(
-        None,
+    # fmt: off
+    file: str | None = option(None,
         f"a document to translate in place of lines ({' '.join(FORMATS)}); -o names the "
-        "translation. Without a FOLDER, the first name may be this one",
-        "FILE",
-        flags=("file",),
-        group="files",
-    )
-    units: str = option(
-        "untranslated",
-        "of a document that holds translations: what has none (default), or fuzzy ones and "
-        "those, or all",
-        choices=tuple(CHOICES),
-        group="files",
-    )
-    memory: str | None = option(
-        None,
-        "translation memory (.tmx), whose translations of whole texts of a document are used as "
-        "they are",
-        "FILE",
-        group="files",
-    )
+        "translation. Without a FOLDER, the first name may be this one", "FILE", positional=True,
+        group="files")
+    units: str = option("untranslated", "of a document that holds translations: what has none "
+        "(default), or fuzzy ones and those, or all", choices=tuple(CHOICES), group="files")
+    memory: str | None = option(None, "translation memory (.tmx), whose translations of whole "
+        "texts of a document are used as they are", "FILE", group="files")
+    # fmt: on
 
     def __post_init__(self) -> None:
         check(self)

@@ -7,13 +7,13 @@ where it was stopped.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,11 @@ from specdec_plugins.app.loading import (
     read_words,
     settings_from_files,
 )
-from specdec_plugins.app.settings import VERIFIER
+from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import cli, distill
 from specdec_plugins.corpus.checkpoints import LAST
-from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.cli import UNFINISHED, declared, like, logger, option
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import read_json
 from specdec_plugins.corpus.teacher import DataBin, Teacher
@@ -48,7 +48,7 @@ from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.output import check_output, written_whole
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.training import drafter as loop
-from specdec_plugins.training.commands import REDO, Command, Paused, Runner, flags
+from specdec_plugins.training.commands import Command, Paused, Runner, StepOptions, flags
 
 LEAST_LINES = 200  # different lines of text
 _HELD_OUT = 200  # maximum lines to measure with
@@ -57,8 +57,6 @@ SIDES = ("source", "target")  # language names in the data, whatever the model's
 HELD_OUT_FILE, CARD = "held-out.txt", "card.md"
 _CHECKPOINTS = (VERIFIER, "checkpoint_best.pt", LAST)  # file names of a verifier
 _TRANSLATING = 0.25  # largest share of the hours
-_GREEDY: dict[str, Any] = {"beam": 1, "lenpen": 1.0, "max_len_a": 2.0, "max_len_b": 20}
-_GREEDY |= {"dtype": "float32", "fp16": False}
 _CARD = """\
 # {model}, with a drafter
 
@@ -179,12 +177,12 @@ class EngineTeacher(Teacher):
 class Plan:
     """The steps of one run of ``specdec drafter`` and their files, from its flags."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: DrafterOptions) -> None:
         """Raises UserError if the model, the text or the output is unsuitable."""
         # One spelling of each path, so that another one is no other command.
-        for name in ("model", "text", "output", "from"):
+        for name in ("model", "text", "output", "start"):
             path: Path | None = vars(args)[name]
-            vars(args)[name] = path and path.resolve()
+            setattr(args, name, path and path.resolve())
         self.args = args
         self.work = args.output.with_name(f"{args.output.name}.work")
         self.verifier, self.data = self.work / "verifier", self.work / "data"
@@ -197,7 +195,7 @@ class Plan:
 
     def _check_output(self) -> None:
         output = self.args.output
-        inputs = (self.args.model, self.args.text, vars(self.args)["from"])
+        inputs = (self.args.model, self.args.text, self.args.start)
         check_output(output, "--output", inputs=inputs, folder=True)
         is_ours = (self.work / ".stamps").is_dir() and is_bundle(output)
         require(
@@ -206,7 +204,7 @@ class Plan:
         )
 
     def _check_earlier(self, words: Words) -> None:
-        folder: Path | None = vars(self.args)["from"]
+        folder: Path | None = self.args.start
         if folder is None:
             return
         require(
@@ -235,7 +233,7 @@ class Plan:
 
     def commands(self) -> list[Command]:
         """All steps, in order. This process does them; their words are what they depend on."""
-        args, start = self.args, vars(self.args)["from"]
+        args, start = self.args, self.args.start
         encoding = flags(bundle=self.verifier, text=args.text, output=self.data)
         bundling = flags(bundle=self.verifier, training=self.training, output=args.output)
         return [
@@ -288,13 +286,13 @@ class Plan:
         Raises SystemExit with UNFINISHED if some is left to do.
         """
         args = self.args
-        own = {name: getattr(args, name) for name in ("num_shards", "shard_id", "ray_workers")}
         distill.main(
-            argparse.Namespace(
-                **own, **_GREEDY, data=self.data, path=self.verifier / "verifier.safetensors",
-                output=self.distilled, subset="train", chunk_size=256, max_tokens=4096,
-                hours=_TRANSLATING * args.hours if args.num_shards == 1 else 0.0, ray=args.ray,
-                cpu=args.device == "cpu", until=args.until, merge=False,
+            distill.DistillOptions(
+                data=self.data, path=self.verifier / "verifier.safetensors", output=self.distilled,
+                beam=1, max_len_a=2.0, max_len_b=20, chunk_size=256, until=args.until,
+                num_shards=args.num_shards, shard_id=args.shard_id, ray=args.ray,
+                hours=_TRANSLATING * args.hours if args.num_shards == 1 else 0.0,
+                ray_workers=args.ray_workers, cpu=args.device == "cpu",
             ),
             EngineTeacher,
         )  # fmt: skip
@@ -306,7 +304,7 @@ class Plan:
         return flags(
             bundle=self.verifier, data=self.distilled, hours=args.hours, every=args.every,
             patience=args.patience, block_size=args.block_size, dropout=args.dropout,
-            from_=vars(args)["from"],
+            from_=args.start,
         )  # fmt: skip
 
     def _train(self) -> None:
@@ -329,7 +327,7 @@ class Plan:
             every=interval(args.every, args.hours) / 60,
             patience=args.patience,
             until=args.until,
-            earlier=vars(args)["from"],
+            earlier=args.start,
             block_size=args.block_size,
             dropout=args.dropout,
             precision=args.precision,
@@ -360,10 +358,12 @@ class Plan:
 
     def _told(self) -> str:
         """The command as the model card shows it: with names of model and text, without paths."""
-        args, usual = self.args, COMMAND.defaults
+        args = self.args
         chosen = ("source_lang", "target_lang", "every", "patience", "block_size", "dropout")
-        more = {n: v for n in chosen if (v := getattr(args, n)) != usual[n]}
-        if earlier := vars(args)["from"]:
+        more = {
+            n: v for n in chosen if (v := getattr(args, n)) != declared(DrafterOptions, n).default
+        }
+        if earlier := args.start:
             more["from"] = earlier.name
         words = flags(text=args.text.name, output="BUNDLE", hours=args.hours, **more)
         return shlex.join(["specdec", "drafter", args.model.name, *words])
@@ -412,7 +412,7 @@ def best(training: Path) -> dict[str, float]:
     return max(_curve(training), key=lambda point: float(point["accepted"]))
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: DrafterOptions) -> None:
     if loop.is_launched():
         loop.connect(args.device)
         if distributed.get_rank():
@@ -429,8 +429,7 @@ def main(args: argparse.Namespace) -> None:
 def _run(plan: Plan) -> None:
     args, commands = plan.args, plan.commands()
     if args.list:
-        for command in commands:
-            sys.stdout.write(f"{command.title} ({command.name})\n    {command}\n")
+        sys.stdout.writelines(map(Command.told, commands))
         return
     try:
         plan.work.mkdir(parents=True, exist_ok=True)
@@ -451,41 +450,47 @@ def _run(plan: Plan) -> None:
     sys.stdout.write(f"specdec drafter: done; {plan.result()}\n")
 
 
-_NUMBER = cli.at_least(1)
+@dataclass(kw_only=True)
+class DrafterOptions(StepOptions):
+    """Train a drafter for an existing model: translate text with the model, train on its output,
+    measure at intervals, and bundle both.
+
+    The same command resumes an interrupted run.
+    """
+
+    # fmt: off
+    model: Path = option(MISSING, "a bundle, a transformers model (MarianMT, M2M-100, NLLB, BART, "
+        "mBART), or a folder with fairseq's verifier.pt, dict.<lang>.txt and bpe.codes",
+        positional=True)
+    text: Path = option(MISSING, "text in the model's source language, a sentence a line; plain, "
+        ".gz or .xz")
+    output: Path = option(MISSING, "bundle to write; its parts are kept in OUTPUT.work")
+    source_lang: str | None = like(Settings, "source_lang", group=None)
+    target_lang: str | None = like(Settings, "target_lang", group=None)
+    hours: float = option(4.0, "hours to translate (a quarter at most) and train, over all calls; "
+        "starting, saving and measuring come on top", least=0.001)
+    start: Path | None = option(None, "a bundle whose drafter is trained further",
+        flags=("--from",))
+    every: float | None = option(None, "minutes between checkpoints, each of which is measured "
+        "(default: a tenth of the hours, between 2 and 30)", least=0.01)
+    patience: int = option(4, "stop after so many measurements without improvement", least=1)
+    block_size: int = option(8, "tokens drafted at once", least=1)
+    dropout: float = option(0.1, "of the training; 0 learns faster if the text is too large to be "
+        "read more than a few times", least=0, below=1)
+    precision: str | None = option(None, "precision of the training (default: fp16 on GPUs, bf16 "
+        "on CPUs with bf16 products, else fp32)", choices=("fp32", "fp16", "bf16"))
+    device: str | None = option(None, "default: a GPU if there is one", choices=("cpu", "cuda"))
+    num_shards: int = like(distill.DistillOptions, "num_shards")
+    shard_id: int = like(distill.DistillOptions, "shard_id")
+    ray: str | None = like(distill.DistillOptions, "ray")
+    ray_workers: int = like(distill.DistillOptions, "ray_workers")
+    tensorboard_logdir: Path | None = option(None, "folder for a TensorBoard log of the training")
+    until: float = like(distill.DistillOptions, "until")
+    # fmt: on
+
+
 COMMAND = cli.CommandLine(
-    "specdec drafter",
-    "Train a drafter for an existing model: translate text with the model, train on its output, "
-    "measure at intervals, and bundle both. The same command resumes an interrupted run.",
-    main,
-    [
-        ("model", None, Path, "a bundle, a transformers model (MarianMT, M2M-100, NLLB, BART, "
-         "mBART), or a folder with fairseq's verifier.pt, dict.<lang>.txt and bpe.codes"),
-        ("--text", cli.REQUIRED, Path, "text in the model's source language, a sentence a line; "
-         "plain, .gz or .xz"),
-        ("--output", cli.REQUIRED, Path, "bundle to write; its parts are kept in OUTPUT.work"),
-        ("-s --source-lang", None, str, "source language of a model with several"),
-        ("-t --target-lang", None, str, "target language of a model with several"),
-        ("--hours", 4.0, cli.at_least(0.001, float), "hours to translate (a quarter at most) and "
-         "train, over all calls; starting, saving and measuring come on top"),
-        ("--from", None, Path, "a bundle whose drafter is trained further"),
-        ("--every", None, cli.at_least(0.01, float), "minutes between checkpoints, each of which "
-         "is measured (default: a tenth of the hours, between 2 and 30)"),
-        ("--patience", 4, _NUMBER, "stop after so many measurements without improvement"),
-        ("--block-size", 8, _NUMBER, "tokens drafted at once"),
-        ("--dropout", 0.1, cli.at_least(0, float, 1), "of the training; 0 learns faster if the "
-         "text is too large to be read more than a few times"),
-        ("--precision", None, ("fp32", "fp16", "bf16"), "precision of the training "
-         "(default: fp16 on GPUs, bf16 on CPUs with bf16 products, else fp32)"),
-        ("--device", None, ("cpu", "cuda"), "default: a GPU if there is one"),
-        ("--num-shards", 1, _NUMBER, "machines that translate, in a shared folder"),
-        ("--shard-id", 0, cli.at_least(0), "number of this machine, from 0; 0 runs all else"),
-        ("--ray", None, str, "address of a Ray cluster to translate on, or 'local'"),
-        ("--ray-workers", 2, _NUMBER, "verifiers on the cluster"),
-        ("--tensorboard-logdir", None, Path, "folder for a TensorBoard log of the training"),
-        distill.UNTIL,
-        REDO,
-        ("--list", False, bool, "print the steps and their commands without running them"),
-    ],
+    "specdec drafter", main, DrafterOptions,
     epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up, or other "
     "shards are unfinished; the same command resumes.",
 )  # fmt: skip

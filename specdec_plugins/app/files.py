@@ -18,9 +18,9 @@ from typing import Any, ClassVar, TypeVar
 
 from tqdm import tqdm
 
-from specdec_plugins.app.options import check, option
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import reading
+from specdec_plugins.corpus.cli import check, option
 from specdec_plugins.corpus.resume import as_json, first_difference, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import STANDARD, check_output, is_file, is_same_place
@@ -153,61 +153,34 @@ _report = partial(option, group="reports (standard error)")
 class FileOptions:
     """Input and output files, and reports about them."""
 
-    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("--hint-file", "--hint-column"), "--drafter block drafts faster than hints did; omit it"
-    )
+    # fmt: off
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(("--hint-file", "--hint-column"),
+        "--drafter block drafts faster than hints did; omit it")
 
-    prefix_file: str | None = _beside(
-        None,
-        "line n is what the translation of line n must begin with, in the form of the input",
-        "FILE",
-    )
+    prefix_file: str | None = _beside(None, "line n is what the translation of line n must begin "
+        "with, in the form of the input", "FILE")
     prefix_column: bool = _beside(False, "as --prefix-file, after a tab in each line of the input")
-    input_path: str = _file(
-        STANDARD,
-        "UTF-8 lines; '-', the default: standard input",
-        "FILE",
-        flags=("--input-path", "--input"),
-    )
-    output_path: str = _file(
-        STANDARD,
-        "'-', the default: standard output",
-        "FILE",
-        flags=("--output-path", "--output", "-o"),
-    )
-    json_path: str | None = _file(
-        None,
-        "a JSON line for each line: id, text, tokens and score (not through a server), rounds, "
-        "drafted, accepted and emitted tokens a round, finish reason, milliseconds",
-        "FILE",
-    )
-    buffer_size: int = _file(
-        1000,
-        "lines that are read, sorted by length, decoded and written together (default: 1000); "
-        "fewer if no more have arrived, from a pipe or a terminal",
-        "LINES",
-        least=1,
-    )
-    resume: bool = _file(
-        False,
-        "continue an interrupted output: keep its complete lines and skip as many lines of the "
-        "input. OUTPUT.resume, beside an unfinished output, records the input and settings and is "
-        "checked; without it only the lines are counted",
-    )
+    input_path: str = _file(STANDARD, "UTF-8 lines; '-', the default: standard input", "FILE",
+        flags=("--input-path", "--input"))
+    output_path: str = _file(STANDARD, "'-', the default: standard output", "FILE",
+        flags=("--output-path", "--output", "-o"))
+    json_path: str | None = _file(None, "a JSON line for each line: id, text, tokens and score "
+        "(not through a server), rounds, drafted, accepted and emitted tokens a round, finish "
+        "reason, milliseconds", "FILE")
+    buffer_size: int = _file(1000, "lines that are read, sorted by length, decoded and written "
+        "together (default: 1000); fewer if no more have arrived, from a pipe or a terminal",
+        "LINES", least=1)
+    resume: bool = _file(False, "continue an interrupted output: keep its complete lines and skip "
+        "as many lines of the input. OUTPUT.resume, beside an unfinished output, records the input "
+        "and settings and is checked; without it only the lines are counted")
     progress: bool | None = _report(None, "show a progress bar (default: at a terminal)")
     quiet: bool = _report(False, "print no summary")
-    diagnose: bool = _report(
-        False,
-        "explain the speed: acceptance by position, time by part, and a comparison with plain "
-        "decoding on a sample (--strategy specdec only)",
-    )
-    diagnose_targets: str | None = _report(
-        None,
-        "targets that the drafter was trained on, as BPE text, parallel to the input: report how "
-        "well they match the verifier's output",
-        "FILE",
-    )
+    diagnose: bool = _report(False, "explain the speed: acceptance by position, time by part, and "
+        "a comparison with plain decoding on a sample (--strategy specdec only)")
+    diagnose_targets: str | None = _report(None, "targets that the drafter was trained on, as BPE "
+        "text, parallel to the input: report how well they match the verifier's output", "FILE")
     debug: bool = _report(False, "show where an error was raised")
+    # fmt: on
 
     def __post_init__(self) -> None:
         check(self)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.app.codec import Codec, PretrainedCodec
-from specdec_plugins.app.options import flag_of
 from specdec_plugins.app.settings import (
     DRAFTER,
     DTYPES,
@@ -27,6 +26,7 @@ from specdec_plugins.app.settings import (
     choose_device,
 )
 from specdec_plugins.app.types import Decoder, Limits
+from specdec_plugins.corpus.cli import flag_of
 from specdec_plugins.corpus.resume import content_hash
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.beam import BeamDecoder

@@ -23,12 +23,11 @@ from specdec_plugins.app.files import (
     progress_bar,
 )
 from specdec_plugins.app.loading import make_settings, origin
-from specdec_plugins.app.options import build, flags_of, given_to, removed_from
 from specdec_plugins.app.report import Diagnosis, Flaws, Tally, peak_memory, summary
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import BlockTranslation, Sentence, Translation
-from specdec_plugins.corpus.cli import Argument, CommandLine
+from specdec_plugins.corpus.cli import CommandLine, Option, build, flags_of, given_to, removed_from
 from specdec_plugins.errors import UserError, require, run_command
 from specdec_plugins.formats.output import LineWriter, is_file
 
@@ -75,31 +74,28 @@ FLAGS = sorted(flags_of(Settings, FileOptions), key=lambda one: one.group != "fi
 
 
 def command_line(
-    name: str, flags: Sequence[Argument], removed: Mapping[str, str] | None = None
+    name: str, flags: Sequence[Option], removed: Mapping[str, str] | None = None
 ) -> CommandLine:
     """A command that translates lines. removed: more flags of earlier versions."""
     removed = {**removed_from(Settings, FileOptions), **(removed or {})}
     has_documents = any(flag.name == "file" for flag in flags)
     usage = f"{name} [FOLDER] {'[FILE] ' * has_documents}[flags]"
-    return CommandLine(name, DESCRIPTION, None, flags, epilog=EPILOG, removed=removed, usage=usage)
+    return CommandLine(name, None, flags, DESCRIPTION, epilog=EPILOG, removed=removed, usage=usage)
 
 
 _NO_EFFECT = "accepted for compatibility with published commands; no effect here"
 INFERENCE = command_line("inference.py", [
     *FLAGS,
     *(
-        Argument(flag.replace("-", "_"), [f"--{flag}"], str, _NO_EFFECT, choices=allowed,
-                 group="published")
-        for flag, allowed in {
-            "user-dir": (), "task": ("translation_lev_modified", "translation"),
-            "gen-subset": (), "iter-decode-max-iter": ("0",),
-            "iter-decode-eos-penalty": ("0", "0.0"), "iter-decode-with-beam": ("1",),
+        Option(None, _NO_EFFECT, name=name, choices=allowed, group="published")
+        for name, allowed in {
+            "user_dir": (), "task": ("translation_lev_modified", "translation"), "gen_subset": (),
+            "iter_decode_max_iter": ("0",), "iter_decode_eos_penalty": ("0", "0.0"),
+            "iter_decode_with_beam": ("1",),
         }.items()
     ),
-    Argument(
-        "max_sentences", ["--max-sentences", "--batch-size"], int,
-        f"{_NO_EFFECT}, see --batch", group="published",
-    ),
+    Option(None, f"{_NO_EFFECT}, see --batch", name="max_sentences", type=int, group="published",
+           flags=("--max-sentences", "--batch-size")),
 ])  # fmt: skip
 
 

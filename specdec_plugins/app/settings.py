@@ -1,7 +1,7 @@
 """The settings of a translator: one frozen record that declares each setting once.
 
 Flags, bounds, help and the server's descriptions of a setting derive from its declaration here (see
-`options.py`). Combinations are checked when a record is built.
+`corpus/cli.py`). Combinations are checked when a record is built.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from specdec_plugins.app.options import check, option, or_none
+from specdec_plugins.corpus.cli import check, option, or_none
 from specdec_plugins.decoding.drafters import DRAFTERS, Needs, needs_of
 from specdec_plugins.decoding.networks import KERNELS, best_set
 from specdec_plugins.decoding.registry import Registry
@@ -71,204 +71,108 @@ class Settings:
         "--whole-lines": "give --no-split",
     }
 
-    data: str = option(
-        MISSING,
+    # fmt: off
+    data: str = option(MISSING,
         "a bundle, which brings models, languages and codes (flags override them), a transformers "
         "model (MarianMT, M2M-100, NLLB, BART, mBART), or a folder with dict.<lang>.txt and, if no "
         f"flags name others, {VERIFIER}, {DRAFTER} and {CODES} (default: the bundled pair)",
-        "FOLDER",
-        flags=("data",),
-    )
-    verifier: str | None = _model(
-        None,
-        f"checkpoint of the verifier (default: FOLDER/{VERIFIER})",
-        "FILE",
-        flags=("--AR-path", "--verifier"),
-    )
-    drafter_checkpoint: str | None = _model(
-        None,
-        f"checkpoint of the drafter (default: FOLDER/{DRAFTER})",
-        "FILE",
-        flags=("--path", "--speculative-model"),
-    )
-    drafter_data: str | None = _model(
-        None,
-        "folder with the dict.<lang>.txt of an assistant with another source dictionary (default: "
-        "the positional FOLDER); symbols are matched by name; target dictionaries must be the same",
-        "FOLDER",
-    )
-    source_lang: str | None = _model(
-        None,
-        "source language of a model with several, as the model calls it or by two letters "
-        "(default: the model's own, or from the names of the dictionaries)",
-        "LANG",
-        flags=("--source-lang", "-s"),
-    )
-    target_lang: str | None = _model(
-        None,
-        "target language of a model with several, as the model calls it or by two letters "
-        "(default: the model's own, or from the names of the dictionaries)",
-        "LANG",
-        flags=("--target-lang", "-t"),
-    )
+        "FOLDER", positional=True, optional=True)
+    verifier: str | None = _model(None, f"checkpoint of the verifier (default: FOLDER/{VERIFIER})",
+        "FILE", flags=("--AR-path", "--verifier"))
+    drafter_checkpoint: str | None = _model(None,
+        f"checkpoint of the drafter (default: FOLDER/{DRAFTER})", "FILE",
+        flags=("--path", "--speculative-model"))
+    drafter_data: str | None = _model(None, "folder with the dict.<lang>.txt of an assistant with "
+        "another source dictionary (default: the positional FOLDER); symbols are matched by name; "
+        "target dictionaries must be the same", "FOLDER")
+    source_lang: str | None = _model(None, "source language of a model with several, as the model "
+        "calls it or by two letters (default: the model's own, or from the names of the "
+        "dictionaries)", "LANG", flags=("--source-lang", "-s"))
+    target_lang: str | None = _model(None, "target language of a model with several, as the model "
+        "calls it or by two letters (default: the model's own, or from the names of the "
+        "dictionaries)", "LANG", flags=("--target-lang", "-t"))
 
-    device: str | None = _machine(
-        None,
-        "such as cpu, cuda or cuda:1 (default: a GPU if there is one)",
-        "NAME",
-        alias=("--cpu", "cpu"),
-    )
-    dtype: str = _machine(
-        "float32",
-        "precision of the networks (default: float32); int8: 8-bit integer products, CPU only",
-        choices=tuple(DTYPES),
-        alias=("--fp16", "float16"),
-    )
-    drafter_dtype: str | None = _machine(
-        None,
-        "precision of the drafter's network, which never changes exact output (default: int8 "
-        "beside a float32 verifier on a CPU with this project's kernels, for exact output and "
-        "sampling; else the verifier's)",
-        choices=("float32", "int8"),
-    )
-    kernels: str = _machine(
-        "native",
-        "kernels on a CPU: native, this project's own, if they were built (default), or torch's, "
-        "which have no int8",
-        choices=KERNELS,
-    )
+    device: str | None = _machine(None, "such as cpu, cuda or cuda:1 (default: a GPU if there is "
+        "one)", "NAME", alias=("--cpu", "cpu"))
+    dtype: str = _machine("float32", "precision of the networks (default: float32); int8: 8-bit "
+        "integer products, CPU only", choices=tuple(DTYPES), alias=("--fp16", "float16"))
+    drafter_dtype: str | None = _machine(None, "precision of the drafter's network, which never "
+        "changes exact output (default: int8 beside a float32 verifier on a CPU with this "
+        "project's kernels, for exact output and sampling; else the verifier's)",
+        choices=("float32", "int8"))
+    kernels: str = _machine("native", "kernels on a CPU: native, this project's own, if they were "
+        "built (default), or torch's, which have no int8", choices=KERNELS)
 
-    strategy: str = _decoding(
-        "specdec",
-        "AR: one token at a time; specdec: drafter and verifier (default); drafter: the drafter's "
-        "blocks as they are, unverified; early-exit: one token at a time with the first "
-        "--exit-layer decoder layers alone, unverified",
-        choices=STRATEGIES,
-    )
+    strategy: str = _decoding("specdec", "AR: one token at a time; specdec: drafter and verifier "
+        "(default); drafter: the drafter's blocks as they are, unverified; early-exit: one token "
+        "at a time with the first --exit-layer decoder layers alone, unverified",
+        choices=STRATEGIES)
     exit_layer: int | None = _decoding(None, "decoder layers to use, for --strategy early-exit")
     batch: int = _decoding(1, "sentences decoded at once", flags=("--batch", "--max-rows"), least=1)
-    beam: int | None = _decoding(
-        None,
-        "search with a beam of N, for --strategy AR, which --beam alone means; other strategies do "
-        "without, as published (default: 1, greedy decoding)",
-        least=1,
-        most=999,
-    )
-    beta: int = _decoding(
-        1,
-        "accept any of the verifier's N best tokens (default: 1, exactly its greedy output)",
-        least=1,
-    )
-    tau: float = _decoding(
-        0.0, "accept none more than X nats below the verifier's best (default: 0)", least=0
-    )
-    block_size: int | None = _decoding(
-        None,
-        "tokens drafted a round (default: what the drafter was trained for)",
-        flags=("--block-size", "--speculative-steps"),
-        least=1,
-        advice="--strategy AR decodes without drafts",
-    )
-    drafter: str = _decoding(
-        "block", "how to draft (default: block), or none", choices=DRAFTERS, type=or_none
-    )
+    beam: int | None = _decoding(None, "search with a beam of N, for --strategy AR, which --beam "
+        "alone means; other strategies do without, as published (default: 1, greedy decoding)",
+        least=1, most=999)
+    beta: int = _decoding(1, "accept any of the verifier's N best tokens (default: 1, exactly its "
+        "greedy output)", least=1)
+    tau: float = _decoding(0.0, "accept none more than X nats below the verifier's best (default: "
+        "0)", least=0)
+    block_size: int | None = _decoding(None, "tokens drafted a round (default: what the drafter "
+        "was trained for)", flags=("--block-size", "--speculative-steps"), least=1,
+        advice="--strategy AR decodes without drafts")
+    drafter: str = _decoding("block", "how to draft (default: block), or none", choices=DRAFTERS,
+        read=or_none)
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
-    bigrams: str | None = _decoding(
-        None, "output of specdec convert bigrams, to draft tokens that go together", "FILE"
-    )
+    bigrams: str | None = _decoding(None, "output of specdec convert bigrams, to draft tokens that "
+        "go together", "FILE")
     rule: str | None = _decoding(None, "default: exact for beta 1, else top_beta", choices=RULES)
-    schedule: str = _decoding(
-        "constant", "how many tokens to draft (default: constant)", choices=SCHEDULES
-    )
+    schedule: str = _decoding("constant", "how many tokens to draft (default: constant)",
+        choices=SCHEDULES)
     schedule_options: Mapping[str, Any] = _decoding({}, "settings of the schedule")
-    temperature: float = _decoding(
-        1.0,
-        "for rules that sample (default: 1)",
-        least=LEAST,
-        advice="for the best token alone, ask for top_k 1",
-    )
+    temperature: float = _decoding(1.0, "for rules that sample (default: 1)", least=LEAST,
+        advice="for the best token alone, ask for top_k 1")
     top_k: int = _decoding(0, "for rules that sample (default: 0, all)", least=0)
     top_p: float = _decoding(1.0, "for rules that sample (default: 1, all)", least=LEAST, most=1)
     seed: int = _decoding(0, "for rules that sample; line n uses N + n")
 
-    greedy_like: str = _limit(
-        "published",
-        "published: the plain argmax (default); fairseq: never <pad>, and no end of sentence as "
-        "first token, as in fairseq's own search",
-        choices=("published", "fairseq"),
-    )
-    max_len_a: float | None = _limit(
-        None,
-        "cut a translation at A * source tokens + B target tokens (if only one is given: A 0, B "
-        "200); counts each sentence's own source, its end included, and never exceeds the model's "
-        "positions (default: 200 or, if more, three times the source; a sentence that needs more "
-        "is translated in pieces)",
-        "A",
-        least=0,
-    )
+    greedy_like: str = _limit("published", "published: the plain argmax (default); fairseq: never "
+        "<pad>, and no end of sentence as first token, as in fairseq's own search",
+        choices=("published", "fairseq"))
+    max_len_a: float | None = _limit(None, "cut a translation at A * source tokens + B target "
+        "tokens (if only one is given: A 0, B 200); counts each sentence's own source, its end "
+        "included, and never exceeds the model's positions (default: 200 or, if more, three times "
+        "the source; a sentence that needs more is translated in pieces)", "A", least=0)
     max_len_b: int | None = _limit(None, "see --max-len-a", "B", least=0)
     min_len: int | None = _limit(None, "no end of sentence before N target tokens", least=0)
-    lenpen: float | None = _limit(
-        None,
-        "with --beam: a translation's log-probability is divided by its length to the power of X "
-        "(default: 1, or the model's own)",
-    )
+    lenpen: float | None = _limit(None, "with --beam: a translation's log-probability is divided "
+        "by its length to the power of X (default: 1, or the model's own)")
     unkpen: float = _limit(0.0, "with --beam: nats off a translation for each <unk> (default: 0)")
-    no_repeat_ngram_size: int = _limit(
-        0, "no N tokens in a row occur twice (default: 0, off, or the model's own)", least=0
-    )
+    no_repeat_ngram_size: int = _limit(0, "no N tokens in a row occur twice (default: 0, off, or "
+        "the model's own)", least=0)
 
-    tokenizer: str | None = _text(
-        None,
+    tokenizer: str | None = _text(None,
         f"raw text in and out, with --bpe and --bpe-codes: {', '.join(TOKENIZERS)}, or none",
-        "NAME",
-        choices=TOKENIZERS,
-        type=or_none,
-    )
-    bpe: str | None = _text(
-        None,
-        f"how words become tokens: {', '.join(BPES)}, or none",
-        "NAME",
-        choices=BPES,
-        type=or_none,
-    )
+        "NAME", choices=TOKENIZERS, read=or_none)
+    bpe: str | None = _text(None, f"how words become tokens: {', '.join(BPES)}, or none", "NAME",
+        choices=BPES, read=or_none)
     bpe_codes: str | None = _text(None, "codes from subword-nmt learn-bpe", "FILE")
-    split: bool = _text(
-        False,
-        "split lines of raw text into sentences, unless their translations must begin with a "
-        "prefix; white space is kept",
-        negative=True,
-    )
+    split: bool = _text(False, "split lines of raw text into sentences, unless their translations "
+        "must begin with a prefix; white space is kept", negative=True)
     lowercase: bool = _text(False, "lower-case raw text, for models trained on lower case")
     dash_splits: bool = _text(False, "split a-b into a @-@ b, for models trained so")
-    strip_diacritics: bool = _text(
-        False, "strip Romanian diacritics, for models trained without them"
-    )
-    remove_bpe: str | None = _text(
-        "@@ ",
-        "how to join subwords if the input is BPE text: the mark between them, or 'sentencepiece' "
-        "(default: '@@ '); 'none' leaves them apart. A bundle's input is BPE text if this is "
-        "given, else raw text",
-        "SYMBOL",
-        flags=("--remove-bpe", "--post-process"),
-        alone="@@ ",
-        type=or_none,
-    )
-    prefix_size: int = _line(
-        0,
-        "force only the first N tokens of each prefix, which is then read as a whole reference "
-        "whose end counts as a token, as in fairseq (default: 0, all)",
-        least=0,
-    )
-    truncate_source: bool = _line(
-        False, "cut lines that are longer than the model's positions (default: in pieces)"
-    )
-    on_unreadable: str = _line(
-        "copy",
-        "copy lines that the model cannot read, such as those in another script, to the output and "
-        "end with status 1, or fail",
-        choices=("copy", "fail"),
-    )
+    strip_diacritics: bool = _text(False, "strip Romanian diacritics, for models trained without "
+        "them")
+    remove_bpe: str | None = _text("@@ ", "how to join subwords if the input is BPE text: the mark "
+        "between them, or 'sentencepiece' (default: '@@ '); 'none' leaves them apart. A bundle's "
+        "input is BPE text if this is given, else raw text", "SYMBOL",
+        flags=("--remove-bpe", "--post-process"), alone="@@ ", read=or_none)
+    prefix_size: int = _line(0, "force only the first N tokens of each prefix, which is then read "
+        "as a whole reference whose end counts as a token, as in fairseq (default: 0, all)",
+        least=0)
+    truncate_source: bool = _line(False, "cut lines that are longer than the model's positions "
+        "(default: in pieces)")
+    on_unreadable: str = _line("copy", "copy lines that the model cannot read, such as those in "
+        "another script, to the output and end with status 1, or fail", choices=("copy", "fail"))
+    # fmt: on
 
     # The model's own A and B, where --max-len-a and --max-len-b are not given.
     usual_len: tuple[float, int] = (0.0, 200)

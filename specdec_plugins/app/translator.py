@@ -11,7 +11,6 @@ from typing import Any, overload
 
 from specdec_plugins.app.codec import Codec, RunningText
 from specdec_plugins.app.loading import load_parts, make_settings
-from specdec_plugins.app.options import arguments, parameters
 from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import (
@@ -24,6 +23,7 @@ from specdec_plugins.app.types import (
     Span,
     Translation,
 )
+from specdec_plugins.corpus.cli import arguments, parameters
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import FinishReason, Request, RowEvent, RowResult

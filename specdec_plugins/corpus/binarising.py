@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import os
@@ -12,12 +11,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import logger
+from specdec_plugins.corpus.cli import logger, option
 from specdec_plugins.errors import UserError, not_installed, require
 from specdec_plugins.formats.bigrams import count_bigrams, write_bigrams
 from specdec_plugins.formats.dictionaries import load_dictionaries
@@ -137,7 +137,7 @@ def _report(found: re.Match[str], force: bool) -> None:
     logger.warning("%s", told)
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: BigramOptions) -> None:
     check_output(args.output, "--output", inputs=_files(args.data))
     dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
     source, target = dictionaries.source_lang, dictionaries.target_lang
@@ -164,15 +164,20 @@ def _sentences(prefix: Path) -> Iterator[list[int]]:
         yield dataset[index].tolist()
 
 
-COMMAND = cli.CommandLine(
-    "specdec convert bigrams",
-    "Count target bigrams in binarised text, for the block drafter.",
-    main,
-    [
-        ("data", None, Path, "folder of distilled data (the verifier's output)"),
-        ("--split", "train", str, "split to count"),
-        ("--output", cli.REQUIRED, Path, "safetensors file to write"),
-        ("-s --source-lang", None, str, "default: from the file names"),
-        ("-t --target-lang", None, str, "default: from the file names"),
-    ],
-)
+@dataclass(kw_only=True)
+class BigramOptions:
+    """Count target bigrams in binarised text, for the block drafter."""
+
+    # fmt: off
+    data: Path = option(MISSING, "folder of distilled data (the verifier's output)",
+        positional=True)
+    split: str = option("train", "split to count")
+    output: Path = option(MISSING, "safetensors file to write")
+    source_lang: str | None = option(None, "default: from the file names",
+        flags=("--source-lang", "-s"))
+    target_lang: str | None = option(None, "default: from the file names",
+        flags=("--target-lang", "-t"))
+    # fmt: on
+
+
+COMMAND = cli.CommandLine("specdec convert bigrams", main, BigramOptions)

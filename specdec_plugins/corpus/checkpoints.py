@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.cli import UNFINISHED, logger, option
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.models import TrainingRecord
@@ -138,7 +138,7 @@ def changed(
     return found
 
 
-def _choose(args: argparse.Namespace) -> list[Path]:
+def _choose(args: AverageOptions) -> list[Path]:
     first, *more = paths = [Path(path) for path in args.inputs]
     require(not (args.last and args.best), "give either --last N or --best N, not both")
     if not (args.last or args.best):
@@ -150,6 +150,7 @@ def _choose(args: argparse.Namespace) -> list[Path]:
     require(not more, "--last and --best take one folder of checkpoints")
     if args.last:
         return last_checkpoints(first, args.last, args.by)
+    assert args.best  # else neither was given
     return best_checkpoints(first, args.best, args.metric)
 
 
@@ -163,7 +164,7 @@ def check_save_dir(folder: Path, inputs: Iterable[str | Path | None]) -> None:
         )
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: AverageOptions) -> None:
     paths = _choose(args)
     check_output(args.output, "--output", inputs=paths, replaced=True)
     logger.info("averaging %s", ", ".join(path.name for path in paths))
@@ -260,19 +261,22 @@ def end_of(folder: Path, updates: int) -> int:
     return 0 if done >= updates else UNFINISHED
 
 
-COMMAND = cli.CommandLine(
-    "specdec train average",
-    "Average checkpoints of one training run.",
-    main,
-    [
-        ("inputs", None, "PATH", "a folder, or the files to average"),
-        ("--last", None, cli.at_least(1), "average this many of the folder's last checkpoints"),
-        ("--best", None, cli.at_least(1), "average this many of the folder's best checkpoints"),
-        ("--by", "epoch", ("epoch", "update"), "kind of checkpoint that --last takes"),
-        ("--metric", None, str, "metric of --best, if the folder has several"),
-        ("--output", cli.REQUIRED, Path, "checkpoint to write"),
-    ],
-)
+@dataclass(kw_only=True)
+class AverageOptions:
+    """Average checkpoints of one training run."""
+
+    # fmt: off
+    inputs: Sequence[str] = option(MISSING, "a folder, or the files to average", "PATH",
+        positional=True)
+    last: int | None = option(None, "average this many of the folder's last checkpoints", least=1)
+    best: int | None = option(None, "average this many of the folder's best checkpoints", least=1)
+    by: str = option("epoch", "kind of checkpoint that --last takes", choices=("epoch", "update"))
+    metric: str | None = option(None, "metric of --best, if the folder has several")
+    output: Path = option(MISSING, "checkpoint to write")
+    # fmt: on
+
+
+COMMAND = cli.CommandLine("specdec train average", main, AverageOptions)
 
 if __name__ == "__main__":
     sys.exit(COMMAND.run())

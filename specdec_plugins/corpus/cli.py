@@ -1,19 +1,58 @@
-"""How command lines are declared and read, with cyclopts; logging of data and training."""
+"""Command lines: settings declared once, in records, which cyclopts reads; logging of their runs.
+
+A record is a dataclass whose fields are made by `option`, or by `like` if another record declares
+the same setting:
+
+    @dataclass(frozen=True)
+    class ServerSettings:
+        max_rows: int = option(32, "sentences that decode at once", least=1, group="limits")
+        beta: int = like(Settings, "beta", group="defaults of requests")
+
+        def __post_init__(self) -> None:
+            check(self)
+
+* `flags_of(ServerSettings)` are the flags of a command line, one for each field, such as
+  `--max-rows N`. Their types are those of the annotations, and their help ends with the default.
+* `CommandLine(name, told, main, flags_of(ServerSettings), ServerSettings)` reads them into the
+  record that `main` gets. Without a record, `given` are the values of the flags that are given.
+* `build(ServerSettings, given)` is the record; its defaults fill in absent fields.
+* `check(self)` raises UserError with the flag's name for a value out of bounds:
+  "--max-rows must be 1 or more, not 0."
+* A record's `REMOVED` maps flags of earlier versions to what is to be done instead, which is the
+  answer to whoever gives one.
+* `declared(Settings, "beta")` is the declaration, for use in other schemas; in pydantic
+  `Field(default=None, description=beta.help, **beta.bounds)`.
+"""
 
 from __future__ import annotations
 
-import argparse
+import json
 import logging
-import math
+import operator
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
 from inspect import Parameter as Declared
 from inspect import Signature
-from keyword import iskeyword
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from pathlib import Path
+from types import SimpleNamespace, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from specdec_plugins.errors import refuse, run_command, stopping
+from specdec_plugins.decoding.registry import Registry, misfit
+from specdec_plugins.errors import UserError, refuse, require, run_command, stopping
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -22,94 +61,273 @@ logger = logging.getLogger("specdec.corpus")
 
 UNFINISHED = 75  # EX_TEMPFAIL: time is up; the same command resumes
 
-# A flag: its names (a positional argument has no dashes), default, kind and help. The kind is a
-# type or a function of the text, a tuple of choices, bool for a switch, or EITHER for a switch with
-# a negation. The kind of a list is the kind of its values in brackets, or their metavar.
-Flag = tuple[str, Any, Any, str]
-REQUIRED = object()  # a default: the flag must be given
-OPTIONAL = object()  # a default: the positional argument may be omitted, and is then None
-EITHER = object()  # a kind: None unless the flag is given
-_NATIVE = (str, int, float)  # kinds that cyclopts reads itself
+R = TypeVar("R")
+_KEY = "option"
+_BOUNDS = {  # by pydantic's name: our name, the wording, the test
+    "ge": ("least", "{:g} or more", operator.ge),
+    "gt": ("above", "above {:g}", operator.gt),
+    "le": ("most", "at most {:g}", operator.le),
+    "lt": ("below", "less than {:g}", operator.lt),
+}
+_METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 _FLAGS = "flags"  # the heading of those without a group
-_METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 @dataclass(frozen=True)
-class Argument:
-    """A flag or a positional argument of a command line."""
+class Option:
+    """The declaration of a setting."""
 
-    name: str  # of its value
-    flags: Sequence[str]  # none: it is positional
-    kind: Any  # a type, or a function of the text
+    default: Any  # MISSING if it must be given
     help: str
-    default: Any = None
-    is_list: bool = False
-    choices: Sequence[Any] = ()
-    metavar: str | None = None
-    group: str | None = None
-    negative: bool = False  # --no-FLAG sets it to False
+    metavar: str | None = None  # None = from the type
+    flags: tuple[str, ...] = ()  # () = the field's name with dashes
+    positional: bool = False  # an argument without a flag
+    alias: tuple[str, str] | None = None  # a flag that stands for one value, and the value
+    group: str | None = None  # heading in --help
+    choices: Sequence[Any] | Registry[Any] | None = None
+    least: float | None = None  # inclusive lower bound
+    above: float | None = None  # exclusive lower bound
+    most: float | None = None  # inclusive upper bound
+    below: float | None = None  # exclusive upper bound
+    advice: str = ""  # added to the message for a value out of bounds
+    read: Callable[[str], Any] | None = None  # reads the text, if the type does not
     alone: str | None = None  # the value of the flag without one
-    aliases: Mapping[str, str] = field(default_factory=dict)  # flags that stand for a value
+    optional: bool = False  # the command gives a value to the field that has no default
+    negative: bool = False  # --no-FLAG sets a switch to False; so does that of `bool | None`
+    name: str = ""  # of the field
+    type: Any = str  # of the field
 
-    @classmethod
-    def of(cls, flag: Flag) -> Argument:
-        names, default, kind, told = flag
-        flags = [name for name in names.split() if name.startswith("-")]
-        name = (flags or [names])[-1].strip("-").replace("-", "_")
-        if not flags:  # None is no default of a positional argument
-            default = None if default is OPTIONAL else REQUIRED
-        if default not in (None, REQUIRED, False, 0, "") and "default:" not in told:
-            told += f" (default: {default})"
-        more: dict[str, Any] = {"default": default, "negative": kind is EITHER}
-        if isinstance(kind, tuple):
-            kind, more["choices"] = str, kind
-        elif isinstance(kind, str):
-            kind, more["metavar"], more["is_list"] = str, kind, True
-        elif isinstance(kind, list):
-            kind, more["is_list"] = kind[0], True
-        return cls(name, flags, bool if kind is EITHER else kind, told, **more)
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Bounds under the names that pydantic and annotated-types use."""
+        named = {name: getattr(self, ours) for name, (ours, _, _) in _BOUNDS.items()}
+        return {name: bound for name, bound in named.items() if bound is not None}
 
-    def declared(self, groups: Mapping[str, Any]) -> Declared:
+    @property
+    def names(self) -> tuple[Any, ...]:
+        """The allowed values; empty if any value is allowed."""
+        choices = self.choices or ()
+        return tuple(choices.names() if isinstance(choices, Registry) else choices)
+
+    @property
+    def flag(self) -> str:
+        """The flag, or the positional argument, as messages call it."""
+        name = self.name.upper() if self.positional else "--" + self.name.replace("_", "-")
+        return next(iter(self.flags), name)
+
+    @property
+    def _kind(self) -> tuple[Any, bool]:
+        """The type of a value that is given, and whether there may be several."""
+        is_union = get_origin(self.type) in (Union, UnionType)
+        parts = [part for part in get_args(self.type) if part is not type(None)]
+        kind = parts[0] if is_union else self.type
+        is_list = get_origin(kind) in (list, Sequence)
+        return (get_args(kind)[0] if is_list else kind), is_list
+
+    def check(self, value: Any) -> None:
+        """Raises UserError unless the value is an allowed one of the type, within the bounds."""
+        kind, is_list = self._kind
+        is_text = isinstance(value, os.PathLike) and kind is not Path
+        is_any = self.type is Any  # as it is read
+        wanted = None if is_any else misfit(self.type, os.fspath(value) if is_text else value)
+        require(
+            wanted is None,
+            f"{self.flag} must be {(wanted or '').removesuffix(' or null')}, not {value!r}.",
+        )
+        bounds = [(*_BOUNDS[name][1:], bound) for name, bound in self.bounds.items()]
+        wanted = " and ".join(words.format(bound) for words, _, bound in bounds)
+        advice = f"; {self.advice}" if self.advice else ""
+        for one in value if is_list else [value]:
+            if isinstance(self.choices, Registry):
+                self.choices.get(one)
+            require(
+                not self.names or one in self.names,
+                f"There is no {self.flag} {one!r}; choose one of: "
+                f"{', '.join(map(str, self.names))}.",
+            )
+            require(
+                all(holds(one, bound) for _, holds, bound in bounds),
+                f"{self.flag} must be {wanted}, not {one}{advice}.",
+            )
+
+    def parameter(self, groups: Mapping[str, Any]) -> Declared:
         """As a parameter of a function, which cyclopts reads."""
         from cyclopts import Parameter
 
-        choices = self.choices
-        kind: Any = self.kind if self.kind in (*_NATIVE, bool) else str
-        kind = Literal[tuple(map(str, choices))] if choices else kind
-        # Any value of the kind will do as a default, since only what is given is used.
-        some = [] if self.is_list else str(choices[0]) if choices else kind()
-        kind = list[kind] if self.is_list else kind
-        is_free = not choices and self.kind is not bool
-        metavar = self.metavar or (_METAVARS.get(self.kind, "VALUE") if is_free else None)
+        (kind, is_list), registry = self._kind, self.choices
+        read, names, metavar = self.read, self.names, self.metavar
+        if get_origin(kind) is Mapping:
+            kind, read, metavar = str, json_object, metavar or "JSON"
+        if isinstance(registry, Registry):  # unlike a list of choices, it knows what was removed
+            read, metavar = _name_in(registry, self.read or str), f"{{{','.join(names)}}}"
+
+        def convert(_: Any, tokens: Sequence[Any]) -> Any:
+            assert read is not None
+            values = [read(token.value) for token in tokens]
+            return values if is_list else values[-1]
+
+        if not metavar and kind is not bool and not names:
+            metavar = _METAVARS.get(kind, "VALUE")
+        kind, some = (Any, "") if read else (Literal[names], names[0]) if names else (kind, kind())
         how = Parameter(
-            name=self.flags or self.name.upper(),
-            help=self.help,
+            name=self.flags or self.flag,
+            help=self.told,
             metavar=metavar,
             group=groups[self.group or _FLAGS],
-            negative=None if self.negative and self.kind is bool else (),
-            consume_multiple=self.is_list,
+            negative=None if self.negative or type(None) in get_args(self.type) else (),
+            converter=convert if read else None,
+            consume_multiple=is_list,
             allow_repeating=True,
             show_default=False,
         )
-        place = Declared.KEYWORD_ONLY if self.flags else Declared.POSITIONAL_ONLY
-        default = Declared.empty if self.default is REQUIRED else some
-        return Declared(self.key, place, annotation=Annotated[kind, how], default=default)
+        place = Declared.POSITIONAL_ONLY if self.positional else Declared.KEYWORD_ONLY
+        is_needed = self.default is MISSING and not self.optional
+        # Only what is given is used, so any default of the type will do.
+        default = Declared.empty if is_needed else [] if is_list else some
+        annotation = Annotated[list[kind] if is_list else kind, how]  # type: ignore[valid-type]
+        return Declared(self.name, place, annotation=annotation, default=default)
 
     @property
-    def key(self) -> str:
-        """Its name, unless a parameter may not have it."""
-        return f"{self.name}_" if iskeyword(self.name) else self.name
-
-    def read(self, value: Any) -> Any:
-        """The value of what cyclopts has read. Raises ValueError if the kind refuses it."""
-        if self.kind in (*_NATIVE, bool) and not self.choices:
-            return value
-        return list(map(self.kind, value)) if self.is_list else self.kind(value)
+    def told(self) -> str:
+        """The help, with the default."""
+        is_told = self.default in (None, MISSING, False, "", (), {}) or "default" in self.help
+        told = self.help if is_told else f"{self.help} (default: {self.default})"
+        return f"{told}; {self.alias[0]} is short for {self.alias[1]}" if self.alias else told
 
 
-DEBUG = Argument("debug", ["--debug"], bool, "show where an error was raised", False)
-CONFIG = Argument("config", ["--config"], str, "TOML file with flags that are not given here, in a "
-                  "table of the command's name", metavar="FILE")  # fmt: skip
+def option(default: Any, help: str, metavar: str | None = None, **declared: Any) -> Any:
+    """A field of a record: its default (MISSING if it must be given) and its declaration.
+
+    declared: fields of `Option`.
+    """
+    return _field(Option(default, help, metavar, **declared))
+
+
+def like(record: type, name: str, **changes: Any) -> Any:
+    """A field declared as another record's, with these changes."""
+    return _field(replace(declared(record, name), **changes))
+
+
+def declared(record: type, name: str) -> Option:
+    """The declaration of a record's field of that name."""
+    return _options(record)[name]
+
+
+def flag_of(record: type, name: str) -> str:
+    """The flag of a record's field, for messages; its name if no flag sets it."""
+    one = _options(record).get(name)
+    return name if one is None else one.flag
+
+
+def check(record: Any) -> None:
+    """Raises UserError for the first field with a value that its declaration does not allow.
+
+    None is always allowed: it means not given.
+    """
+    for name, one in _options(type(record)).items():
+        if (value := getattr(record, name)) is not None:
+            one.check(value)
+
+
+def flags_of(*records: type, only: Collection[str] = ()) -> list[Option]:
+    """The flags of the fields of records, or of some of them."""
+    found = [one for record in records for one in _options(record).values()]
+    return [one for one in found if not only or one.name in only]
+
+
+def removed_from(*records: type) -> dict[str, str]:
+    """Flags of earlier versions of these records, and what to do instead."""
+    return {
+        flag: told for record in records for flag, told in getattr(record, "REMOVED", {}).items()
+    }
+
+
+def build(record: type[R], given: Mapping[str, Any]) -> R:
+    """A record from the entries of `given` that name its fields; others are ignored."""
+    return record(**given_to(record, given))
+
+
+def given_to(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of `given` that name fields of the record."""
+    names = {f.name for f in fields(record)}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for fields of the record, as a caller in Python gives them: objects also as JSON.
+
+    Raises UserError for a name that no field has, and for text that is no JSON object.
+    """
+    kinds, found = get_type_hints(record), dict(given)
+    for name, value in given.items():
+        if name not in kinds:
+            near = get_close_matches(name, kinds, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(kinds)}."
+            raise UserError(f"There is no setting {name!r}; {advice}")
+        if isinstance(value, str) and misfit(kinds[name], {}) is None:
+            try:
+                found[name] = json_object(value)
+            except ValueError as error:
+                raise UserError(f"{name}: {error}.") from error
+    return found
+
+
+def parameters(record: type) -> dict[str, str]:
+    """How Python calls the settings that messages call by their flags."""
+    return {one.flag: name for name, one in _options(record).items()}
+
+
+def _name_in(registry: Registry[Any], read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads a name of the registry, or None where ``read`` says so."""
+
+    def name(text: str) -> Any:
+        if (found := read(text)) is not None:
+            registry.get(found)
+        return found
+
+    return name
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The value of a flag that takes a JSON object. Raises ValueError if it is none."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error}): {text!r}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object such as {{}}, not {text!r}")
+    return value
+
+
+def or_none(text: str) -> str | None:
+    """The value of a flag that can say `none`."""
+    return None if text == "none" else text
+
+
+def _field(one: Option) -> Any:
+    if isinstance(one.default, dict):
+        return field(default_factory=one.default.copy, metadata={_KEY: one})
+    return field(default=one.default, metadata={_KEY: one})
+
+
+def _options(record: type) -> dict[str, Option]:
+    """Declarations of the fields, inherited ones last; a field that no flag sets has none."""
+    kinds, there = get_type_hints(record), {f.name: f.metadata.get(_KEY) for f in fields(record)}
+    own = [name for cls in record.__mro__ for name in vars(cls).get("__annotations__", {})]
+    return {
+        name: replace(one, name=name, type=kinds[name])
+        for name in dict.fromkeys(own)
+        if (one := there.get(name)) is not None
+    }
+
+
+DEBUG = Option(False, "show where an error was raised", name="debug", type=bool)
+CONFIG = Option(
+    None,
+    "TOML file with flags that are not given here, in a table of the command's name",
+    "FILE",
+    name="config",
+)
 
 
 def _read_config(app: App, commands: tuple[str, ...], arguments: Any) -> None:
@@ -134,28 +352,31 @@ def _read_config(app: App, commands: tuple[str, ...], arguments: Any) -> None:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line: its arguments, and the function that receives them.
+    """A command line: its flags, and the function that receives their record.
 
     A call raises UserError; ``run`` prints such an error as one line instead. Flags cannot be
     abbreviated, so typos are refused.
     """
 
     name: str
-    description: str
     # Its status, or None for 0. A module without one calls ``given`` itself.
-    main: Callable[[argparse.Namespace], int | None] | None
-    flags: Sequence[Flag | Argument]
+    main: Callable[[Any], int | None] | None
+    flags: type | Sequence[Option]  # a record, or flags that become attributes
+    description: str = ""  # default: what documents the record
     epilog: str | None = None
     interrupted: str = "stopped; the same command goes on from what is finished"
     # Flags of earlier versions, and what to do instead
     removed: Mapping[str, str] = field(default_factory=dict)
-    passes: str | None = None  # what ``main`` calls the words behind --, which are not read here
+    passes: str | None = None  # the field for the words behind --, which are not read here
     usage: str | None = None
 
     @property
-    def arguments(self) -> list[Argument]:
-        ours = [one if isinstance(one, Argument) else Argument.of(one) for one in self.flags]
-        return [*ours, *(one for one in (CONFIG, DEBUG) if one.name not in {a.name for a in ours})]
+    def arguments(self) -> list[Option]:
+        flags = flags_of(self.flags) if isinstance(self.flags, type) else list(self.flags)
+        return [
+            *flags,
+            *(one for one in (CONFIG, DEBUG) if one.name not in {f.name for f in flags}),
+        ]
 
     @property
     def app(self) -> App:
@@ -166,12 +387,12 @@ class CommandLine:
 
         names = dict.fromkeys(one.group or _FLAGS for one in self.arguments)
         groups = {name: Group.create_ordered(name) for name in names}
-        declared = [one.declared(groups) for one in self.arguments]
+        declared = [one.parameter(groups) for one in self.arguments]
         receive.__signature__ = Signature(sorted(declared, key=lambda one: one.kind))  # type: ignore[attr-defined]
         return App(
             self.name,
             default_command=receive,
-            help=self.description,
+            help=self.description or " ".join((self.flags.__doc__ or "").split()),
             help_epilogue=self.epilog,
             help_format="plaintext",
             usage=self.usage and f"Usage: {self.usage}",
@@ -182,37 +403,33 @@ class CommandLine:
 
     def given(self, words: Sequence[str] | None = None) -> dict[str, Any]:
         """The values that are given. Ends the program for --help, and for what cannot be read."""
-        from cyclopts import CycloptsError
+        from cyclopts import CycloptsError, MissingArgumentError
 
-        app, found = self.app, dict[str, Any]()
+        app, words = self.app, self._long(sys.argv[1:] if words is None else words)
         try:
-            command, bound, _ = app.parse_args(
-                self._long(sys.argv[1:] if words is None else words),
-                print_error=False,
-                exit_on_error=False,
-            )
+            command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
+        except MissingArgumentError as error:
+            names = error.argument.names if error.argument else ()
+            is_there = any(word.partition("=")[0] in names for word in words)
+            self.refuse(f"{names[0]} {'needs a value' if is_there else 'must be given'}")
         except CycloptsError as error:
             self.refuse(" ".join(str(error).split()).rstrip("."))
         if command is not app.default_command:
             command(*bound.args, **bound.kwargs)
             raise SystemExit(0)
-        for one in self.arguments:
-            if one.key in bound.arguments:
-                try:
-                    found[one.name] = one.read(bound.arguments[one.key])
-                except ValueError as error:
-                    self.refuse(f"{(*one.flags, one.name)[0]}: {error}".rstrip("."))
-        return found
+        return dict(bound.arguments)
 
     def _long(self, words: Sequence[str]) -> list[str]:
         """The words, with the flags that stand for a value, or for their usual one, in full."""
-        aliases = {flag: f"{one.flags[0]}={value}"
-                   for one in self.arguments for flag, value in one.aliases.items()}  # fmt: skip
-        alone = {flag: one.alone for one in self.arguments for flag in one.flags if one.alone}
+        arguments = self.arguments
+        aliases = {one.alias[0]: f"{one.flag}={one.alias[1]}" for one in arguments if one.alias}
+        alone = {flag: one.alone for one in arguments for flag in one.flags if one.alone}
         long = list[str]()
+        own = removed_from(self.flags) if isinstance(self.flags, type) else {}
+        removed = {**own, **self.removed}
         for word, after in zip(words, [*words, "--"][1:], strict=True):
-            if (flag := word.partition("=")[0]) in self.removed:
-                self.refuse(f"{flag} was removed: {self.removed[flag]}")
+            if (flag := word.partition("=")[0]) in removed:
+                self.refuse(f"{flag} was removed: {removed[flag]}")
             if word == "-" and long and long[-1].startswith("-"):  # standard input or output
                 long[-1] += "=-"
             elif word in alone and after.startswith("-"):
@@ -224,44 +441,38 @@ class CommandLine:
     def refuse(self, message: str) -> NoReturn:
         raise SystemExit(refuse(self.name, f"{message}; {self.name} --help explains every flag"))
 
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return {one.name: one.default for one in self.arguments if one.default is not REQUIRED}
+    def parse(self, *words: object) -> Any:
+        """The record, or an object with an attribute for each flag. Raises SystemExit."""
+        try:
+            return self._made(self.given(list(map(str, words))))
+        except UserError as error:
+            raise SystemExit(refuse(self.name, error)) from error
 
-    def parse(self, *words: object) -> argparse.Namespace:
-        return argparse.Namespace(**self.defaults | self.given(list(map(str, words))))
+    def _made(self, given: Mapping[str, Any]) -> Any:
+        for one in self.arguments:
+            if one.name in given:
+                one.check(given[one.name])
+        if isinstance(self.flags, type):
+            return build(self.flags, given)
+        usual = {one.name: one.default for one in self.arguments if one.default is not MISSING}
+        return SimpleNamespace(**{**usual, **given})
 
     def __call__(self, *words: object) -> None:
         assert self.main is not None
-        self.main(self.parse(*words))
+        self.main(self._made(self.given(list(map(str, words)))))
 
     def run(self, words: Sequence[str] | None = None) -> int:
         """Run ``main``; returns the exit status."""
         words = list(sys.argv[1:] if words is None else words)
         cut = words.index("--") if self.passes and "--" in words else len(words)
-        args, main = self.parse(*words[:cut]), self.main
+        given, main = self.given(words[:cut]), self.main
         assert main is not None
         if self.passes:
-            setattr(args, self.passes, words[cut + 1 :])
+            given[self.passes] = words[cut + 1 :]
         logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # it logs all files it opens
         with stopping():
-            return run_command(self.name, lambda: main(args), args.debug, self.interrupted)
-
-
-def at_least(lowest: float, kind: type = int, below: float = math.inf) -> Callable[[str], Any]:
-    """A kind: a number of at least ``lowest`` and less than ``below``."""
-
-    def convert(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not lowest <= value < below:
-            sort = "a whole number" if kind is int else "a number"
-            most = "" if below == math.inf else f" and less than {below}"
-            raise ValueError(f"expected {sort} of {lowest} or more{most}, not {text!r}")
-        return value
-
-    return convert
+            return run_command(
+                self.name, lambda: main(self._made(given)), "debug" in given, self.interrupted
+            )

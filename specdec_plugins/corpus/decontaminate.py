@@ -12,14 +12,13 @@ punctuation and spaces are ignored, so near-duplicates that differ only in these
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import re
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TextIO, TypeVar
@@ -38,7 +37,7 @@ from specdec_plugins.corpus.cleaning import (
     tidy,
     unescape,
 )
-from specdec_plugins.corpus.cli import logger
+from specdec_plugins.corpus.cli import logger, option
 from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs, warn_of_repeats
 from specdec_plugins.corpus.resume import locked, write_json
 from specdec_plugins.errors import UserError, located, require
@@ -181,7 +180,7 @@ def _languages(pair: str) -> tuple[str, str]:
     return code_of(found[0], "--pair"), code_of(found[1], "--pair")
 
 
-def _mix(args: argparse.Namespace, names: Sequence[str]) -> Mix:
+def _mix(args: MixOptions, names: Sequence[str]) -> Mix:
     """The mix that the flags describe, of corpora of these names."""
     require(
         args.clean or not (args.per_source or args.split_off),
@@ -195,7 +194,7 @@ def _mix(args: argparse.Namespace, names: Sequence[str]) -> Mix:
     return Mix(rules, weights, per_source, sizes, args.joined)
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: MixOptions) -> None:
     _languages(args.pair)
     corpora, left_out = training_corpora(args.train, args.pair, args.research_data)
     warn_of_repeats(corpora)
@@ -310,33 +309,42 @@ def _choose(
     return found
 
 
+@dataclass(kw_only=True)
+class MixOptions:
+    """Merge training files without the sentences of dev and test sets.
+
+    A corpus is a TSV file or SOURCE_FILE,TARGET_FILE (plain, .gz or .xz); FILE:FROM-TO takes only
+    those lines.
+    """
+
+    # fmt: off
+    pair: str = option(MISSING, "languages, such as en-de")
+    train: Sequence[str] = option(MISSING, "files, or folders with train.* files", "CORPUS")
+    valid: Sequence[str] = option(MISSING, "dev set", "CORPUS")
+    test: Sequence[str] = option((), "test sets", "CORPUS")
+    also: Sequence[str] = option((), "further held-out files, not written as test sets", "CORPUS")
+    out: Path = option(MISSING, "folder to write")
+    clean: bool = option(False, "drop pairs that do not look like translations, or have letters "
+        "that are neither Latin nor of a script of the dev and test sets, and near-duplicates")
+    max_words: int = option(60, "words per side, with --clean", least=1)
+    weights: Sequence[str] = option((), "write each pair of the corpus train.NAME.* N times; 0.3: "
+        "three of ten pairs (default: 1)", "NAME=N")
+    per_source: Sequence[str] = option((), "keep N of the pairs whose sources differ only in case, "
+        "digits and punctuation (default: 1)", "NAME=N")
+    joined: float = option(0.0, "share of pairs that are also written as one pair with one or two "
+        "of the same corpus before them, so that several sentences in give several out", least=0,
+        below=1)
+    split_off: Sequence[str] = option((), "move TEST and DEV pairs of a corpus to NAME.test.tsv "
+        "and NAME.dev.tsv", "NAME=TEST,DEV")
+    research_data: bool = option(False, "include Multi30k: for research only")
+    bad_lines: str = option("refuse", "bad lines of the training files", choices=("refuse", "skip"))
+    # fmt: on
+
+
 COMMAND = cli.CommandLine(
     "specdec prepare mix",
-    "Merge training files without the sentences of dev and test sets. A corpus is a TSV file or "
-    "SOURCE_FILE,TARGET_FILE (plain, .gz or .xz); FILE:FROM-TO takes only those lines.",
-    main,
-    [
-        ("--pair", cli.REQUIRED, str, "languages, such as en-de"),
-        ("--train", cli.REQUIRED, "CORPUS", "files, or folders with train.* files"),
-        ("--valid", cli.REQUIRED, "CORPUS", "dev set"),
-        ("--test", [], "CORPUS", "test sets"),
-        ("--also", [], "CORPUS", "further held-out files, not written as test sets"),
-        ("--out", cli.REQUIRED, Path, "folder to write"),
-        ("--clean", False, bool, "drop pairs that do not look like translations, or have letters "
-         "that are neither Latin nor of a script of the dev and test sets, and near-duplicates"),
-        ("--max-words", 60, cli.at_least(1), "words per side, with --clean"),
-        ("--weights", [], "NAME=N", "write each pair of the corpus train.NAME.* N times; 0.3: "
-         "three of ten pairs (default: 1)"),
-        ("--per-source", [], "NAME=N", "keep N of the pairs whose sources differ only in case, "
-         "digits and punctuation (default: 1)"),
-        ("--joined", 0.0, cli.at_least(0, float, 1), "share of pairs that are also written as one "
-         "pair with one or two of the same corpus before them, so that several sentences in give "
-         "several out"),
-        ("--split-off", [], "NAME=TEST,DEV", "move TEST and DEV pairs of a corpus to NAME.test.tsv "
-         "and NAME.dev.tsv"),
-        ("--research-data", False, bool, "include Multi30k: for research only"),
-        ("--bad-lines", "refuse", ("refuse", "skip"), "bad lines of the training files"),
-    ],
+        main,
+    MixOptions,
     removed={"--hints": "nothing drafts from hints any more; omit it"},
     interrupted="stopped; nothing was written",
 )  # fmt: skip

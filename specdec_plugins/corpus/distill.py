@@ -9,23 +9,23 @@ last chunk binarises them to OUT.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import MISSING, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.cli import UNFINISHED, logger, option
 from specdec_plugins.corpus.resume import first_difference, locked, read_json, sha256, write_json
 from specdec_plugins.corpus.teacher import DTYPES, DataBin, Teacher, has_ray, translate_on_cluster
 from specdec_plugins.errors import UserError, not_installed, require
@@ -40,7 +40,7 @@ class Distillation:
     Raises UserError if the flags conflict or the data is missing.
     """
 
-    def __init__(self, args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None:
+    def __init__(self, args: DistillOptions, teacher: type[Teacher] | None = None) -> None:
         self.args, self._kind = args, teacher or Teacher
         self.data = DataBin.find(args.data.resolve(), args.subset)
         self.checkpoint, self.output = args.path.resolve(), args.output.resolve()
@@ -226,7 +226,7 @@ def _spread(chunk: int) -> float:
     return chunk * (5**0.5 - 1) / 2 % 1
 
 
-def main(args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None:
+def main(args: DistillOptions, teacher: type[Teacher] | None = None) -> None:
     """teacher: None = a beam search. Raises SystemExit with UNFINISHED if the time is up."""
     require(
         args.shard_id < args.num_shards,
@@ -254,46 +254,48 @@ def main(args: argparse.Namespace, teacher: type[Teacher] | None = None) -> None
     work.merge()
 
 
-_NUMBER = cli.at_least(1)
-SHARED_OUT: tuple[cli.Flag, ...] = (
-    ("--num-shards", 1, _NUMBER, "number of machines"),
-    ("--shard-id", 0, cli.at_least(0), "number of this machine, from 0"),
-    ("--ray", None, str, "distribute the chunks on the Ray cluster at this address, or on 'local' "
-     "processes; chunks of workers that die are repeated (default: no Ray)"),
-    ("--ray-workers", 2, _NUMBER, "workers on the cluster, each with a verifier"),
-)  # fmt: skip
-UNTIL: cli.Flag = (
-    "--until", 0.0, cli.at_least(0, float), "stop at this Unix time, after a chunk or an update, "
-    f"with exit status {UNFINISHED}; run the same command to resume (default: no limit)"
-)  # fmt: skip
-COMMAND = cli.CommandLine(
-    "specdec distill",
-    "Translate a training set with the verifier and binarise the result as a new data-bin with "
-    "the same dictionaries, dev and test sets. The command resumes when it is run again.",
-    main,
-    [
-        ("data", None, Path, "data-bin to distil"),
-        ("--path", cli.REQUIRED, Path, "checkpoint of the verifier"),
-        ("--output", cli.REQUIRED, Path, "data-bin to write"),
-        ("--subset", "train", str, "split of the data-bin"),
-        ("--beam", 5, _NUMBER, "beam size; 1 is greedy"),
-        ("--lenpen", 1.0, float, "length penalty; above 1 favours long outputs"),
-        ("--max-len-a", 0.0, cli.at_least(0, float), "at most A * source tokens + B target tokens"),
-        ("--max-len-b", 200, _NUMBER, "see --max-len-a"),
-        ("--max-tokens", 4096, _NUMBER, "source tokens per batch"),
-        ("--dtype", "float32", tuple(DTYPES), "precision; int8 is for a CPU, and float16 for a "
-         "GPU: some translations are others, as good"),
-        ("--fp16", False, bool, "the same as --dtype float16"),
-        ("--cpu", False, bool, "do not use a GPU"),
-        ("--chunk-size", 2000, _NUMBER, "sentences per chunk; a stop loses the current chunk"),
-        *SHARED_OUT,
-        UNTIL,
-        ("--hours", 0.0, cli.at_least(0, float), "hours to translate, over all runs; then binarise "
-         "the finished chunks (default: translate everything)"),
-        ("--merge", False, bool, "only merge finished chunks"),
-    ],
-    removed={"--engine": "the search is this project's own, in 8 bits with --dtype int8; omit it"},
-)  # fmt: skip
+@dataclass(kw_only=True)
+class DistillOptions:
+    """Translate a training set with the verifier and binarise the result as a new data-bin with
+    the same dictionaries, dev and test sets.
+
+    The command resumes when it is run again.
+    """
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "--engine": "the search is this project's own, in 8 bits with --dtype int8; omit it"
+    }
+
+    # fmt: off
+    data: Path = option(MISSING, "data-bin to distil", positional=True)
+    path: Path = option(MISSING, "checkpoint of the verifier")
+    output: Path = option(MISSING, "data-bin to write")
+    subset: str = option("train", "split of the data-bin")
+    beam: int = option(5, "beam size; 1 is greedy", least=1)
+    lenpen: float = option(1.0, "length penalty; above 1 favours long outputs")
+    max_len_a: float = option(0.0, "at most A * source tokens + B target tokens", least=0)
+    max_len_b: int = option(200, "see --max-len-a", least=1)
+    max_tokens: int = option(4096, "source tokens per batch", least=1)
+    dtype: str = option("float32", "precision; int8 is for a CPU, and float16 for a GPU: some "
+        "translations are others, as good", choices=tuple(DTYPES))
+    fp16: bool = option(False, "the same as --dtype float16")
+    cpu: bool = option(False, "do not use a GPU")
+    chunk_size: int = option(2000, "sentences per chunk; a stop loses the current chunk", least=1)
+    num_shards: int = option(1, "number of machines", least=1)
+    shard_id: int = option(0, "number of this machine, from 0", least=0)
+    ray: str | None = option(None, "distribute the chunks on the Ray cluster at this address, or "
+        "on 'local' processes; chunks of workers that die are repeated (default: no Ray)")
+    ray_workers: int = option(2, "workers on the cluster, each with a verifier", least=1)
+    until: float = option(0.0,
+        "stop at this Unix time, after a chunk or an update, with exit status "
+        f"{UNFINISHED}; run the same command to resume (default: no limit)", least=0)
+    hours: float = option(0.0, "hours to translate, over all runs; then binarise the finished "
+        "chunks (default: translate everything)", least=0)
+    merge: bool = option(False, "only merge finished chunks")
+    # fmt: on
+
+
+COMMAND = cli.CommandLine("specdec distill", main, DistillOptions)  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(COMMAND.run())

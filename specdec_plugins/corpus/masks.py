@@ -9,17 +9,17 @@ tags, or both sides get one at the same end.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import logger
+from specdec_plugins.corpus.cli import logger, option
 from specdec_plugins.corpus.reading import BadLines, Pair, ParallelFile, read_pairs
 from specdec_plugins.formats.output import check_output, written_whole
 from specdec_plugins.formats.text import PROTECTED
@@ -87,7 +87,7 @@ def _made(source: str, target: str, draw: Random, symbols: deque[str]) -> Pair:
     return left, right
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: MaskOptions) -> None:
     check_output(args.output, "--output", inputs=args.corpus.paths)
     numbers = Counter[bool]()
     with written_whole(args.output) as part, part.open("w", encoding="utf-8") as file:
@@ -100,16 +100,19 @@ def main(args: argparse.Namespace) -> None:
     )
 
 
-COMMAND = cli.CommandLine(
-    "masks",
-    "Put symbols in place of spans that a model is to copy.",
-    main,
-    [
-        ("corpus", cli.REQUIRED, ParallelFile.parse, "TSV file, or SOURCE_FILE,TARGET_FILE"),
-        ("--output", cli.REQUIRED, Path, "TSV file to write"),
-        ("--share", 0.06, cli.at_least(0, float, 1), "share of the other pairs that get symbols"),
-    ],
-)
+@dataclass(kw_only=True)
+class MaskOptions:
+    """Put symbols in place of spans that a model is to copy."""
+
+    # fmt: off
+    corpus: ParallelFile = option(MISSING, "TSV file, or SOURCE_FILE,TARGET_FILE", positional=True,
+        read=ParallelFile.parse)
+    output: Path = option(MISSING, "TSV file to write")
+    share: float = option(0.06, "share of the other pairs that get symbols", least=0, below=1)
+    # fmt: on
+
+
+COMMAND = cli.CommandLine("masks", main, MaskOptions)
 
 if __name__ == "__main__":
     sys.exit(COMMAND.run())

@@ -10,14 +10,13 @@ Steps of ``resume.Steps`` write these, so the command resumes when it is run aga
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
 from itertools import chain, count
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from tqdm import tqdm
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.binarising import dictionary_flags, latin_vocabulary, preprocess
 from specdec_plugins.corpus.cleaning import KEPT, HeldOutSentences, LengthRules, keys_of, split_off
-from specdec_plugins.corpus.cli import logger
+from specdec_plugins.corpus.cli import logger, option
 from specdec_plugins.corpus.reading import (
     BadLines,
     Pair,
@@ -57,7 +56,7 @@ class Preparation:
 
     def __init__(
         self,
-        args: argparse.Namespace,  # the flags of specdec prepare, except its corpora
+        args: PrepareOptions,  # the flags of specdec prepare, except its corpora
         train: Sequence[ParallelFile],
         valid: Sequence[ParallelFile],  # empty: split off
         tests: Sequence[ParallelFile],  # one test set each: test, test1, ...
@@ -78,7 +77,7 @@ class Preparation:
         self.text = TextSettings(
             args.src,
             args.tgt,
-            None if args.tokenizer == "none" else args.tokenizer,
+            "moses" if args.tokenizer == "moses" else None,
             lowercase=args.lowercase == "yes",
             dash_splits=args.dash_splits == "yes"
             or (args.dash_splits == "auto" and _splits_dashes(self._dictionaries[:1])),
@@ -267,7 +266,7 @@ def _is_same(path: Path, other: Path) -> bool:
     return Dictionary.load(path) == Dictionary.load(other)  # whatever their counts
 
 
-def _check_flags(args: argparse.Namespace, has_valid: bool, has_tests: bool) -> None:
+def _check_flags(args: PrepareOptions, has_valid: bool, has_tests: bool) -> None:
     require(
         has_valid != bool(args.split_valid),
         "give either --valid FILE or --split-valid N, with N above 0",
@@ -291,7 +290,7 @@ def _check_flags(args: argparse.Namespace, has_valid: bool, has_tests: bool) -> 
     )
 
 
-def _check_output(args: argparse.Namespace, corpora: Sequence[ParallelFile]) -> None:
+def _check_output(args: PrepareOptions, corpora: Sequence[ParallelFile]) -> None:
     """Raises UserError if a preparation would overwrite its own input."""
     inputs = [path for corpus in corpora for path in corpus.paths]
     inputs += filter(None, (args.codes, args.dict, args.dict_tgt))
@@ -345,31 +344,33 @@ def _all_pairs(corpora: Sequence[ParallelFile], bad: BadLines, name: str) -> tqd
     return tqdm(pairs, desc=name, unit=" pairs", mininterval=0.5)
 
 
-def shared_flags(num_merges: int, max_ratio: float, bad_lines: str) -> tuple[cli.Flag, ...]:
-    """The flags that every preparation script has, with the script's own defaults."""
-    number, yes_or_no = cli.at_least(1), ("yes", "no")
-    return (
-        ("--merges", num_merges, number, "joint BPE merges"),
-        ("--codes", None, Path, "reuse these BPE codes instead of learning them"),
-        ("--more", 0, cli.at_least(0), "further merges to learn after those of --codes"),
-        ("--dict", None, Path, "reuse this dictionary (for both sides)"),
-        ("--dict-tgt", None, Path, "the target's own dictionary, with --dict"),
-        ("--cover-latin", False, bool, "learn a joint dictionary that can spell every printable "
-         "Latin character, and drops rare characters of other scripts"),
-        ("--max-subwords", None, number, "most subwords per side, training (default: no limit)"),
-        ("--min-length", 1, number, "fewest words per side, training"),
-        ("--max-length", 250, number, "most words per side, training"),
-        ("--max-ratio", max_ratio, cli.at_least(1, float), "longer/shorter side, training"),
-        ("--lowercase", "no", yes_or_no, "lowercase both sides"),
-        ("--strip-diacritics", "no", yes_or_no, "remove Romanian diacritics"),
-        ("--dash-splits", "auto", ("auto", "yes", "no"), "write a-b as a @-@ b; auto: if the "
-         "given dictionary has @-@"),
-        ("--bad-lines", bad_lines, ("refuse", "skip"), "what to do with training lines that are "
-         "not UTF-8 or have the wrong number of columns"),
-        ("--force", False, bool, "go on although more than a fifth of a text is unknown to the "
-         "dictionary"),
-        ("--workers", len(os.sched_getaffinity(0)), number, "parallel processes"),
-    )  # fmt: skip
+@dataclass(kw_only=True)
+class PreparationOptions:
+    """The flags that every preparation has."""
+
+    # fmt: off
+    merges: int = option(10_000, "joint BPE merges", least=1)
+    codes: Path | None = option(None, "reuse these BPE codes instead of learning them")
+    more: int = option(0, "further merges to learn after those of --codes", least=0)
+    dict: Path | None = option(None, "reuse this dictionary (for both sides)")
+    dict_tgt: Path | None = option(None, "the target's own dictionary, with --dict")
+    cover_latin: bool = option(False, "learn a joint dictionary that can spell every printable "
+        "Latin character, and drops rare characters of other scripts")
+    max_subwords: int | None = option(None, "most subwords per side, training (default: no limit)",
+        least=1)
+    min_length: int = option(1, "fewest words per side, training", least=1)
+    max_length: int = option(250, "most words per side, training", least=1)
+    max_ratio: float = option(3.0, "longer/shorter side, training", least=1)
+    lowercase: str = option("no", "lowercase both sides", choices=("yes", "no"))
+    strip_diacritics: str = option("no", "remove Romanian diacritics", choices=("yes", "no"))
+    dash_splits: str = option("auto", "write a-b as a @-@ b; auto: if the given dictionary has @-@",
+        choices=("auto", "yes", "no"))
+    bad_lines: str = option("refuse", "what to do with training lines that are not UTF-8 or have "
+        "the wrong number of columns", choices=("refuse", "skip"))
+    force: bool = option(False, "go on although more than a fifth of a text is unknown to the "
+        "dictionary")
+    workers: int = option(len(os.sched_getaffinity(0)), "parallel processes", least=1)
+    # fmt: on
 
 
 def _columns(text: str | None) -> tuple[int, int] | None:
@@ -381,7 +382,7 @@ def _columns(text: str | None) -> tuple[int, int] | None:
     return numbers[0], numbers[1]
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: PrepareOptions) -> None:
     columns = _columns(args.columns)
     train, valid, tests = (
         [ParallelFile.parse(item, columns) for item in items]
@@ -392,28 +393,35 @@ def main(args: argparse.Namespace) -> None:
 
 
 _SPLIT = "take this many pairs out of the training set instead of"
-COMMAND = cli.CommandLine(
-    "specdec prepare",
-    "Prepare any parallel text for fairseq. A corpus is a TSV file or SOURCE_FILE,TARGET_FILE "
-    "(plain, .gz or .xz). The command resumes when it is run again.",
-    main,
-    [
-        ("--src", cli.REQUIRED, str, "source language, such as en"),
-        ("--tgt", cli.REQUIRED, str, "target language, such as de"),
-        ("--train", cli.REQUIRED, "CORPUS", "training corpora"),
-        ("--valid", [], "CORPUS", "dev set"),
-        ("--test", [], "CORPUS", "test sets, one per corpus"),
-        ("--split-valid", 0, cli.at_least(0), f"{_SPLIT} --valid"),
-        ("--split-test", 0, cli.at_least(0), f"{_SPLIT} --test"),
-        ("--columns", None, str, "source and target column of TSV files, such as 2,1 (default: "
-         "the only two)"),
-        ("--tokenizer", "moses", ("moses", "none"), "none: the text is tokenised already"),
-        ("--bpe", "subword_nmt", ("subword_nmt", "none"), "none: the text has BPE already, or "
-         "needs none"),
-        ("--out", cli.REQUIRED, Path, "folder to write"),
-        *shared_flags(num_merges=10_000, max_ratio=3.0, bad_lines="refuse"),
-    ],
-)  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class PrepareOptions(PreparationOptions):
+    """Prepare any parallel text for fairseq.
+
+    A corpus is a TSV file or SOURCE_FILE,TARGET_FILE (plain, .gz or .xz). The command resumes
+    when it is run again.
+    """
+
+    # fmt: off
+    src: str = option(MISSING, "source language, such as en")
+    tgt: str = option(MISSING, "target language, such as de")
+    train: Sequence[str] = option(MISSING, "training corpora", "CORPUS")
+    valid: Sequence[str] = option((), "dev set", "CORPUS")
+    test: Sequence[str] = option((), "test sets, one per corpus", "CORPUS")
+    split_valid: int = option(0, f"{_SPLIT} --valid", least=0)
+    split_test: int = option(0, f"{_SPLIT} --test", least=0)
+    columns: str | None = option(None, "source and target column of TSV files, such as 2,1 "
+        "(default: the only two)")
+    tokenizer: str = option("moses", "none: the text is tokenised already",
+        choices=("moses", "none"))
+    bpe: str = option("subword_nmt", "none: the text has BPE already, or needs none",
+        choices=("subword_nmt", "none"))
+    out: Path = option(MISSING, "folder to write")
+    # fmt: on
+
+
+COMMAND = cli.CommandLine("specdec prepare", main, PrepareOptions)  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(COMMAND.run())

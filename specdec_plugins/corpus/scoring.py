@@ -9,15 +9,15 @@ papers only.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from specdec_plugins.corpus import cli, reading
+from specdec_plugins.corpus.cli import option
 from specdec_plugins.corpus.resume import write_json
 from specdec_plugins.errors import UserError, imported
 from specdec_plugins.formats.output import check_output
@@ -154,7 +154,7 @@ def bootstrap(
     ]
 
 
-def ref(args: argparse.Namespace) -> None:
+def ref(args: RefOptions) -> None:
     lines = {
         str(args.log): references_of_log(args.log),
         str(args.output): [join_bpe(line) for line in read_lines(args.output)],
@@ -164,7 +164,7 @@ def ref(args: argparse.Namespace) -> None:
     sys.stdout.write(fairseq_score(outputs, references) + "\n")
 
 
-def _detokenised(path: Path, args: argparse.Namespace) -> list[str]:
+def _detokenised(path: Path, args: EvaluateOptions) -> list[str]:
     lines = read_lines(path)
     if not args.tokenized:
         return lines
@@ -172,7 +172,7 @@ def _detokenised(path: Path, args: argparse.Namespace) -> list[str]:
     return [pipeline.decode(join_bpe(line)) for line in lines]
 
 
-def evaluate(args: argparse.Namespace) -> None:
+def evaluate(args: EvaluateOptions) -> None:
     languages = (code_of(args.src, "--src"), code_of(args.tgt, "--tgt"))
     if args.json is not None:
         inputs = (args.output, args.reference, args.baseline)
@@ -205,28 +205,33 @@ def evaluate(args: argparse.Namespace) -> None:
         write_json(args.json, record)
 
 
-EVALUATE = cli.CommandLine(
-        "specdec evaluate",
-        "Score translations; with --baseline, also test the difference.",
-        evaluate,
-        [
-            ("output", None, Path, "translations, one per line"),
-            ("reference", None, Path, "raw references, one per line"),
-            ("--baseline", None, Path, "translations to compare with, by paired bootstrap"),
-            ("--src", "en", str, "source language"),
-            ("--tgt", "de", str, "target language"),
-            ("--tokenized", False, bool, "output and baseline are Moses tokens (BPE joined or "
-             "not): detokenise them first"),
-            ("--samples", 1000, cli.at_least(100), "samples of the bootstrap"),
-            ("--json", None, Path, "also write the scores to this file"),
-        ],
-    )  # fmt: skip
-REF = cli.CommandLine(
-        "specdec evaluate ref",
-        "Compute compound-split BLEU as published.",
-        ref,
-        [
-            ("log", None, Path, "log of fairseq-generate, with references as T- lines"),
-            ("output", None, Path, "tokenised translations, one per line"),
-        ],
-    )  # fmt: skip
+@dataclass(kw_only=True)
+class EvaluateOptions:
+    """Score translations; with --baseline, also test the difference."""
+
+    # fmt: off
+    output: Path = option(MISSING, "translations, one per line", positional=True)
+    reference: Path = option(MISSING, "raw references, one per line", positional=True)
+    baseline: Path | None = option(None, "translations to compare with, by paired bootstrap")
+    src: str = option("en", "source language")
+    tgt: str = option("de", "target language")
+    tokenized: bool = option(False, "output and baseline are Moses tokens (BPE joined or not): "
+        "detokenise them first")
+    samples: int = option(1000, "samples of the bootstrap", least=100)
+    json: Path | None = option(None, "also write the scores to this file")
+    # fmt: on
+
+
+@dataclass(kw_only=True)
+class RefOptions:
+    """Compute compound-split BLEU as published."""
+
+    # fmt: off
+    log: Path = option(MISSING, "log of fairseq-generate, with references as T- lines",
+        positional=True)
+    output: Path = option(MISSING, "tokenised translations, one per line", positional=True)
+    # fmt: on
+
+
+EVALUATE = cli.CommandLine("specdec evaluate", evaluate, EvaluateOptions)
+REF = cli.CommandLine("specdec evaluate ref", ref, RefOptions)

@@ -7,7 +7,6 @@ recorded for later runs. Test sets are in WMT's SGML.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import re
 import shutil
@@ -19,6 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from xml.sax.saxutils import unescape
@@ -26,8 +26,8 @@ from xml.sax.saxutils import unescape
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.prepare import Preparation, shared_flags
+from specdec_plugins.corpus.cli import build, like, logger, option
+from specdec_plugins.corpus.prepare import Preparation, PreparationOptions, PrepareOptions
 from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.corpus.resume import Steps, locked, read_json, sha256, write_json
 from specdec_plugins.errors import UserError, require
@@ -257,38 +257,45 @@ def check_same_segments(source: list[Segment], target: list[Segment], name: str)
             )
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: WmtOptions) -> None:
     data_set = DATA_SETS[args.data_set]
     direction = args.direction or data_set.directions[0]
     if direction not in data_set.directions:
         choices = " or ".join(data_set.directions)
         raise UserError(f"--direction {direction}: expected {choices} for {args.data_set}")
-    args.src, args.tgt = languages = direction.split("-")
-    args.out = (args.out or Path("work", args.data_set)).resolve()
-    store = Store((args.archives or args.out / "archives").resolve(), args.mirror)
+    src, tgt = languages = direction.split("-")
+    out = (args.out or Path("work", args.data_set)).resolve()
+    store = Store((args.archives or out / "archives").resolve(), args.mirror)
     corpora = [*data_set.train, data_set.valid, data_set.test]
-    folder = args.out / "orig"
+    folder = out / "orig"
     with locked(folder):
         *train, valid, test = [unpack(one, store, folder, languages) for one in corpora]
-    own = {"tokenizer": "moses", "bpe": "subword_nmt", "split_valid": 0, "split_test": 0}
-    Preparation(argparse.Namespace(**vars(args), **own), train, [valid], [test]).run()
+    own = {"src": src, "tgt": tgt, "train": (), "out": out}
+    options = build(PrepareOptions, {**vars(args), **own})
+    Preparation(options, train, [valid], [test]).run()
 
 
-COMMAND = cli.CommandLine(
-    "specdec prepare wmt",
-    "Fetch and prepare a published data set. Downloads and steps resume when the command is run "
-    "again.",
-    main,
-    [
-        # Given by the script that the user runs.
-        ("data_set", None, tuple(sorted(DATA_SETS)), argparse.SUPPRESS),
-        ("--direction", None, str, "such as ro-en (default: that of the data set's name)"),
-        ("--archives", None, Path, "folder of archives (default: OUT/archives)"),
-        ("--mirror", None, str, "address of a folder that holds all archives by name"),
-        ("--out", None, Path, "folder to write (default: work/ and the name of the data set)"),
-        *shared_flags(num_merges=32_000, max_ratio=1.5, bad_lines="skip"),
-    ],
-)
+@dataclass(kw_only=True)
+class WmtOptions(PreparationOptions):
+    """Fetch and prepare a published data set.
+
+    Downloads and steps resume when the command is run again.
+    """
+
+    # fmt: off
+    data_set: str = option(MISSING, "name of the data set", positional=True,
+        choices=tuple(sorted(DATA_SETS)))
+    direction: str | None = option(None, "such as ro-en (default: that of the data set's name)")
+    archives: Path | None = option(None, "folder of archives (default: OUT/archives)")
+    mirror: str | None = option(None, "address of a folder that holds all archives by name")
+    out: Path | None = option(None, "folder to write (default: work/ and the name of the data set)")
+    merges: int = like(PreparationOptions, "merges", default=32_000)
+    max_ratio: float = like(PreparationOptions, "max_ratio", default=1.5)
+    bad_lines: str = like(PreparationOptions, "bad_lines", default="skip")
+    # fmt: on
+
+
+COMMAND = cli.CommandLine("specdec prepare wmt", main, WmtOptions)
 
 if __name__ == "__main__":
     sys.exit(COMMAND.run())

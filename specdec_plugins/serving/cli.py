@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.app.options import build, flags_of, removed_from
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.app.settings import EXACT, Settings
-from specdec_plugins.corpus.cli import CommandLine
+from specdec_plugins.corpus.cli import CommandLine, build, flags_of, removed_from
 from specdec_plugins.errors import UserError, imported, read_text, run_command
 from specdec_plugins.serving.client import KEY_VARIABLE
 from specdec_plugins.serving.model import ServedModel, load_model, served_settings
@@ -25,9 +24,9 @@ log = logging.getLogger("specdec.serving")
 
 COMMAND = CommandLine(
     "specdec serve",
-    "Serve translations by speculative decoding over HTTP.",
     None,
     [*flags_of(Settings, only=MODEL), *flags_of(ServerSettings, ProcessOptions)],
+    "Serve translations by speculative decoding over HTTP.",
     epilog=f"An API key is read from the environment variable {KEY_VARIABLE}, or from "
     "--api-key-file; without a key, anyone who can reach the address may translate.",
     removed=removed_from(Settings),

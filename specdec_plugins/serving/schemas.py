@@ -18,8 +18,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from starlette.datastructures import Headers, UploadFile
 from starlette.requests import Request
 
-from specdec_plugins.app.options import declared
 from specdec_plugins.app.settings import Settings
+from specdec_plugins.corpus.cli import declared
 from specdec_plugins.decoding.types import SEEDS
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.settings import ServerSettings

@@ -29,11 +29,11 @@ from specdec_plugins.app.main import (
     read_options,
     run_lines,
 )
-from specdec_plugins.app.options import build, check, flag_of, flags_of, option
 from specdec_plugins.app.report import Tally, summary
 from specdec_plugins.app.settings import EXACT, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.app.types import UNREADABLE, Limits, Sentence, Translation
+from specdec_plugins.corpus.cli import build, check, flag_of, flags_of, option
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import UserError, handling, imported, require
@@ -58,13 +58,13 @@ _HEEDED_HERE = ("on_unreadable",)  # of an answer
 class WhereOptions:
     """What translates."""
 
-    processes: int = _where(
-        1, "each with its own model and one thread (default: 1); 0 = one per core", least=0
-    )
-    server: str | None = _where(
-        None, "translate through this server of specdec serve, and load no model here", "URL"
-    )
+    # fmt: off
+    processes: int = _where(1, "each with its own model and one thread (default: 1); 0 = one per "
+        "core", least=0)
+    server: str | None = _where(None, "translate through this server of specdec serve, and load no "
+        "model here", "URL")
     requests: int = _where(16, "requests sent at once, with --server", least=1)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check(self)

@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
-from specdec_plugins.corpus.cli import UNFINISHED, Flag
+from specdec_plugins.corpus.cli import UNFINISHED, option
 from specdec_plugins.corpus.resume import content, locked, read_json, write_json
 from specdec_plugins.errors import BAD_INPUT, ENDING, Stopped, UserError
 from specdec_plugins.formats.output import remove
@@ -31,13 +31,20 @@ NUM_LAST_LINES = 20  # of a log: shown if a command failed, searched for its pro
 _TAIL = 1 << 14  # bytes read to find them
 TERMINAL_PAUSE, LOG_PAUSE = 0.5, 15.0  # seconds between two reports of progress
 COLUMNS = 100
-REDO: Flag = (
-    "--redo", [], "STEP", "run these steps anew, and those that use their results; what they "
-    "replace is kept as NAME.old until the new is whole"
-)  # fmt: skip
 _CONTENT = "content of"  # begins a setting
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
+
+
+@dataclass(kw_only=True)
+class StepOptions:
+    """The flags of a command that runs steps."""
+
+    # fmt: off
+    redo: Sequence[str] = option((), "run these steps anew, and those that use their results; what "
+        "they replace is kept as NAME.old until the new is whole", "STEP")
+    list: bool = option(False, "print the steps and their commands without running them")
+    # fmt: on
 
 
 class Paused(Exception):
@@ -139,6 +146,10 @@ class Command:
         words = list(self.words)
         cut = words.index("--") if "--" in words else len(words)
         return [*words[:cut], *self.aside, *words[cut:]]
+
+    def told(self) -> str:
+        """Lines with its names and its command line."""
+        return f"{self.title} ({self.name})\n    {self}\n"
 
     def __str__(self) -> str:
         """The command line, quoted for a shell."""

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import base_architecture as transformer_architecture
-from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from specdec_plugins.errors import UserError, require
@@ -19,7 +18,6 @@ from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, is_bundle, read_bundl
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
 from specdec_plugins.formats.models import DIGESTS, TrainingRecord, flags_of, read_model, upgrade
-from specdec_plugins.models.assistant_transformer import chosen_layers, spaced_layers
 from specdec_plugins.models.block_drafter import SWITCHES, BlockDrafter, block_architecture
 
 StateDict = dict[str, Tensor]
@@ -79,9 +77,8 @@ def verifier_settings(checkpoint: dict[str, Any], path: Path) -> Namespace:
 def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) -> Namespace:
     """The architecture of the drafter: the flags, else `_DEFAULTS`, else the verifier's.
 
-    `args` are those of `encoder_initial.py`; its flags `copy_positions` and
-    `init_decoder_from_verifier` are filled in too. Raises ``UserError`` if the flags and the
-    verifier conflict.
+    `args` are those of `encoder_initial.py`. Raises ``UserError`` if the flags and the verifier
+    conflict.
     """
     shared = _equal(source, SOURCE_EMBEDDING, TARGET_EMBEDDING)
     require(
@@ -91,17 +88,12 @@ def drafter_settings(args: Namespace, verifier: Namespace, source: StateDict) ->
     )
     values: dict[str, Any] = {name: getattr(verifier, name) for name in _OF_VERIFIER}
     values |= dict.fromkeys(SWITCHES, False)
-    values |= dict.fromkeys(["copy_positions", "init_decoder_from_verifier"], False)
     values |= {
         "share_all_embeddings": shared,
         "share_decoder_input_output_embed": shared or _equal(source, TARGET_EMBEDDING, PROJECTION),
         **_DEFAULTS,
     }
-    if verifier.decoder_normalize_before:  # its layers are of no use to a post-norm decoder
-        values["init_decoder_from_verifier"] = False
     values |= {name: v for name, v in vars(args).items() if name in values and v is not None}
-    for name in ("copy_positions", "init_decoder_from_verifier"):
-        setattr(args, name, values.pop(name))
     settings = Namespace(arch="block", _name="block", **values)
     block_architecture(settings)
     _refuse_other_sizes(args, settings, verifier)
@@ -114,22 +106,19 @@ def _equal(state: StateDict, first: str, second: str) -> bool:
 
 
 def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace) -> None:
-    copied = ("encoder", "decoder") if args.init_decoder_from_verifier else ("encoder",)
-    # The numbers of decoder layers may differ: as many are copied as both have.
-    for name in (*ENCODER_SIZES, *(DECODER_SIZES[:-1] if "decoder" in copied else ())):
+    for name in ENCODER_SIZES:
         mine, theirs = getattr(drafter, name), getattr(verifier, name)
         require(
             mine == theirs,
             f"--{name.replace('_', '-')} is {mine} for the drafter but {theirs} for the "
             f"verifier {args.verifier}; layers can only be copied between equal sizes",
         )
-    for side in copied:
-        require(
-            not getattr(verifier, f"{side}_normalize_before"),
-            f"{args.verifier} normalises before each {side} layer and the drafter after it, so "
-            f"layers cannot be copied; train a verifier without --{side}-normalize-before, "
-            "or the drafter without an initial checkpoint",
-        )
+    require(
+        not verifier.encoder_normalize_before,
+        f"{args.verifier} normalises before each encoder layer and the drafter after it, so "
+        "layers cannot be copied; train a verifier without --encoder-normalize-before, "
+        "or the drafter without an initial checkpoint",
+    )
 
 
 @dataclass
@@ -175,9 +164,8 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
         model = BlockDrafter.build_model(drafter, numbered_dictionaries(*sizes.values()))
     copy = _Copy(dict(model.state_dict()))
     _copy_encoder(copy, source, drafter, verifier)
-    _copy_positions(copy, source, "encoder", args.copy_positions)
-    _copy_decoder(copy, source, drafter, args)
-    if earlier := vars(args)["from"]:
+    _copy_decoder(copy, drafter)
+    if earlier := args.start:
         _copy_drafter(copy, earlier)
     model.load_state_dict(copy.state, strict=True)
     return untrained(drafter, model.state_dict(), "GlatLoss"), copy.report
@@ -246,39 +234,19 @@ def _copy_encoder(copy: _Copy, source: StateDict, drafter: Namespace, verifier: 
     copy.take("source embeddings", [SOURCE_EMBEDDING], source)
 
 
-def _copy_positions(copy: _Copy, source: StateDict, side: str, wanted: bool) -> None:
-    """Initialise learned positions of a side from the verifier's, learned or sinusoidal."""
-    name, what = f"{side}.embed_positions.weight", f"{side} positions"
-    if name not in copy.state:
-        copy.report.append(f"not copied  {what}: sinusoidal here, nothing to learn")
-        return
-    mine, theirs = copy.state[name], source.get(name)
-    given, why = {}, "learned here; --copy-positions would copy them"
-    if wanted and theirs is None:
-        given[name] = SinusoidalPositionalEmbedding.get_embedding(*mine.shape, padding_idx=1)
-        what += " (the verifier's sinusoids)"
-    elif wanted and theirs is not None and theirs.size(1) != mine.size(1):
-        why = f"the verifier's have width {theirs.size(1)}"
-    elif wanted and theirs is not None:
-        shared = min(len(mine), len(theirs))
-        given[name] = torch.cat([theirs[:shared], mine[shared:]])
-        what += f" (learned, the first {shared})"
-    copy.take(what, [name], given, why)
-
-
-def _copy_decoder(copy: _Copy, source: StateDict, drafter: Namespace, args: Namespace) -> None:
-    layers = copy.names("decoder.layers.")
-    _copy_target_embeddings(copy, source, drafter, args.init_decoder_from_verifier)
-    what, theirs, why = "decoder layers", {}, "fresh; --init-decoder-from-verifier would copy them"
-    if args.init_decoder_from_verifier:
-        chosen = _chosen_layers(source, drafter.decoder_layers, args.decoder_layers_from)
-        theirs = chosen_layers(source, [layer - 1 for layer in chosen], "decoder.layers.")
-        what += f", the verifier's {', '.join(map(str, chosen))}"
-        why = "the verifier's decoder is shallower"
-    copy.take(what, layers, theirs, why)
-    # Positions would drown embeddings that are not scaled as the verifier's are.
-    wanted = args.copy_positions and drafter.scale_decoder_embedding
-    _copy_positions(copy, source, "decoder", wanted)
+def _copy_decoder(copy: _Copy, drafter: Namespace) -> None:
+    """The published drafter's own parts, and the output where it shares the source's table."""
+    names, what = [TARGET_EMBEDDING, PROJECTION], "target embeddings and output projection"
+    if drafter.share_all_embeddings:
+        for name in names:
+            copy.state[name] = copy.state[SOURCE_EMBEDDING]
+        copy.report.append(f"copied      {what}: shared with the source embeddings")
+    else:
+        copy.take(what, names, {}, "not shared with the source")
+    for side in ("encoder", "decoder"):
+        positions = copy.names(f"{side}.embed_positions.weight")
+        copy.take(f"{side} positions", positions, {}, "learned here")
+    copy.take("decoder layers", copy.names("decoder.layers."), {}, "fresh")
     fresh = "fresh; the verifier has no such part"
     copy.take("copy attention", copy.names("decoder.copy_attn."), {}, fresh)
 
@@ -305,36 +273,3 @@ def _copy_drafter(copy: _Copy, path: Path) -> None:
             "these sizes, or leave --from out",
         )
     copy.take(f"the drafter of {path}", names, theirs)
-
-
-def _chosen_layers(source: StateDict, count: int, wanted: list[int] | None) -> list[int]:
-    """Numbers, from 1, of the verifier's decoder layers that initialise the drafter's."""
-    there = len({name.split(".")[2] for name in source if name.startswith("decoder.layers.")})
-    if wanted is None:
-        return [1 + layer for layer in spaced_layers(min(count, there), there)]
-    if len(wanted) != count or not all(1 <= layer <= there for layer in wanted):
-        raise UserError(
-            f"--decoder-layers-from {','.join(map(str, wanted))} must name {count} of the "
-            f"verifier's {there} decoder layers, one for each of the drafter's"
-        )
-    return wanted
-
-
-def _copy_target_embeddings(
-    copy: _Copy, source: StateDict, drafter: Namespace, wanted: bool
-) -> None:
-    names, what = [TARGET_EMBEDDING, PROJECTION], "target embeddings and output projection"
-    if drafter.share_all_embeddings:
-        for name in names:
-            copy.state[name] = copy.state[SOURCE_EMBEDDING]
-        copy.report.append(f"copied      {what}: shared with the source embeddings")
-    elif not wanted:
-        copy.take(what, names, {}, "not shared with the source")
-    else:
-        # If one table serves both, the output projection matters more.
-        output = source.get(PROJECTION, source[TARGET_EMBEDDING])
-        tied = drafter.share_decoder_input_output_embed
-        theirs = {TARGET_EMBEDDING: output if tied else source[TARGET_EMBEDDING]}
-        copy.take(what, names, theirs | {PROJECTION: output})
-        if tied:
-            copy.state[PROJECTION] = copy.state[TARGET_EMBEDDING]

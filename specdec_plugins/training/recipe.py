@@ -7,25 +7,24 @@ is ``specdec train recipe``.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import UNFINISHED
+from specdec_plugins.corpus.cli import UNFINISHED, option
 from specdec_plugins.corpus.decontaminate import name_of
 from specdec_plugins.corpus.reading import ParallelFile, split_item
 from specdec_plugins.corpus.resume import read_json, write_json
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
-from specdec_plugins.training.commands import REDO, Command, Paused, Runner, flags, updates
+from specdec_plugins.training.commands import Command, Paused, Runner, StepOptions, flags, updates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLES = "data/samples/en-de.tsv"
@@ -166,7 +165,7 @@ def specdec(name: str, *words: str, **values: object) -> list[str]:
 class Recipe:
     """What a pair is made from, and where: the flags of ``specdec train recipe``."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: RecipeOptions) -> None:
         """Raises UserError if flags conflict."""
         self.source, dash, self.target = args.pair.partition("-")
         require(
@@ -178,7 +177,7 @@ class Recipe:
             "give either --train and --valid, or --prepared.",
         )
         require(bool(args.valid or not args.train), "--train needs a dev set; give --valid.")
-        self.start = vars(args)["from"]  # a keyword of Python
+        self.start = args.start
         require(
             not self.start or is_bundle(self.start),
             f"--from {self.start}: not a bundle; give a folder with bundle.json.",
@@ -417,12 +416,11 @@ def write_record(recipe: Recipe, command: Sequence[str], seconds: float) -> None
     write_json(path, record)
 
 
-def main(args: argparse.Namespace) -> None:
+def main(args: RecipeOptions) -> None:
     require(Path.cwd() == ROOT, f"run it in {ROOT}, since its commands call the scripts there.")
     recipe = Recipe(args)
     if args.list:
-        for command in recipe.commands():
-            sys.stdout.write(f"{command.title} ({command.name})\n    {command}\n")
+        sys.stdout.writelines(map(Command.told, recipe.commands()))
         return
     began = time.time()
     environment = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
@@ -442,36 +440,42 @@ def main(args: argparse.Namespace) -> None:
     sys.stdout.write(f"recipe: done; the bundle is {recipe.path('bundle')}\n")
 
 
+@dataclass(kw_only=True)
+class RecipeOptions(StepOptions):
+    """Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the
+    verifier and the drafter on its output, average, bundle, report.
+
+    The command resumes when it is run again. Run it in the root of the repository.
+    """
+
+    # fmt: off
+    preset: str = option("small", "preset of sizes and training lengths", choices=tuple(PRESETS))
+    set: Sequence[str] = option((), "change values of the preset", "NAME=VALUE")
+    pair: str = option("en-de", "languages")
+    train: Sequence[str] = option((), "files, or folders with train.* files", "CORPUS")
+    valid: Sequence[str] = option((), "dev set; FILE:FROM-TO takes only those lines", "CORPUS")
+    test: Sequence[str] = option((), "test sets", "CORPUS")
+    also: Sequence[str] = option((), "further held-out files, not test sets here", "CORPUS")
+    research_data: bool = option(False, "include Multi30k, which is left out by default")
+    prepared: str = option("", "OUT of a preparation script, instead of --train and --valid")
+    start: str = option("", "start from the verifier of this bundle, with its subwords and "
+        "weights; layers are repeated if it is shallower", flags=("--from",))
+    out: str = option(MISSING, "folder for everything")
+    minutes: float | None = option(None, "minutes to train and distil in this run; loading and "
+        "validation come on top")
+    workers: int | None = option(None, "GPUs, or processes on CPUs")
+    precision: str = option("", "precision of the trainings (default: fp16 on GPUs, fp32 on CPUs)",
+        choices=("fp32", "fp16", "bf16"))
+    cpu: bool = option(False, "do not use a GPU")
+    ray: str = option("", "distil on the Ray cluster at this address, or on 'local' processes")
+    report_flags: str = option("", "flags of specdec bench reproduce: --report-flags='--taus 1'")
+    # fmt: on
+
+
 COMMAND = cli.CommandLine(
     "specdec train recipe",
-    "Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the "
-    "verifier and the drafter on its output, average, bundle, report. The command resumes when it "
-    "is run again. Run it in the root of the repository.",
-    main,
-    [
-        ("--preset", "small", tuple(PRESETS), "preset of sizes and training lengths"),
-        ("--set", [], "NAME=VALUE", "change values of the preset"),
-        ("--pair", "en-de", str, "languages"),
-        ("--train", [], "CORPUS", "files, or folders with train.* files"),
-        ("--valid", [], "CORPUS", "dev set; FILE:FROM-TO takes only those lines"),
-        ("--test", [], "CORPUS", "test sets"),
-        ("--also", [], "CORPUS", "further held-out files, not test sets here"),
-        ("--research-data", False, bool, "include Multi30k, which is left out by default"),
-        ("--prepared", "", str, "OUT of a preparation script, instead of --train and --valid"),
-        ("--from", "", str, "start from the verifier of this bundle, with its subwords and "
-         "weights; layers are repeated if it is shallower"),
-        ("--out", cli.REQUIRED, str, "folder for everything"),
-        ("--minutes", None, float, "minutes to train and distil in this run; loading and "
-         "validation come on top"),
-        ("--workers", None, int, "GPUs, or processes on CPUs"),
-        ("--precision", "", ("fp32", "fp16", "bf16"), "precision of the trainings (default: "
-         "fp16 on GPUs, fp32 on CPUs)"),
-        ("--cpu", False, bool, "do not use a GPU"),
-        ("--ray", "", str, "distil on the Ray cluster at this address, or on 'local' processes"),
-        ("--report-flags", "", str, "flags of specdec bench reproduce: --report-flags='--taus 1'"),
-        REDO,
-        ("--list", False, bool, "print the steps and their commands without running them"),
-    ],
+        main,
+    RecipeOptions,
     epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up: run the same "
     "command to resume.",
     removed={"--drafter-arch": "a preset, or --set, with drafter_hours trains the faster drafter"},

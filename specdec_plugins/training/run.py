@@ -5,16 +5,15 @@ The command lines are ``specdec train verifier`` and ``specdec train drafter``.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import (
@@ -25,7 +24,7 @@ from specdec_plugins.corpus.checkpoints import (
     restored,
     stop_flags,
 )
-from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.cli import UNFINISHED, like, logger, option
 from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.corpus.resume import locked
 from specdec_plugins.errors import UserError, require
@@ -36,7 +35,6 @@ from specdec_plugins.training.commands import running
 from specdec_plugins.training.recipe import check_heads
 
 ROOT = Path(__file__).resolve().parents[2]
-_NUMBER = cli.at_least(1)
 
 # glibc returns large blocks to the system after each use, and the system clears every page before
 # the next use. Keeping the memory, in huge pages, avoids this cost.
@@ -64,71 +62,108 @@ PUBLISHED = {
 }
 
 
-# Flags: name, default, type or choices, help.
-_FOLDERS = (
-    ("data", cli.REQUIRED, Path, "folder that fairseq-preprocess wrote"),
-    ("save-dir", cli.REQUIRED, Path, "folder of the checkpoints; a stopped run continues there"),
+_PRESETS = "; ".join(
+    f"{name}: {p.lr:g}, {p.dropout:g}, {p.warmup}, {p.updates}, {p.batch_tokens}"
+    for name, p in PUBLISHED.items()
 )
-_SCHEDULE = (
-    ("lr", float, "peak learning rate"),
-    ("dropout", float, "dropout of the model"),
-    ("warmup", _NUMBER, "warm-up updates until the peak"),
-    ("updates", _NUMBER, "total number of updates"),
-    ("batch-tokens", _NUMBER, "maximum target tokens per update, over all workers"),
-)
-_MACHINE = (
-    ("max-tokens", 4096, _NUMBER, "maximum tokens that a worker computes at once"),
-    ("workers", None, _NUMBER, "GPUs, or processes on CPUs (default: all GPUs, or one process)"),
-    ("precision", None, ("fp32", "fp16", "bf16"), "precision of the training, kept on resuming "
-     "(default: fp16 on GPUs, fp32 on CPUs)"),
-    ("until", 0, cli.at_least(0), f"end at this Unix time with exit status {UNFINISHED}; run the "
-     "same command to resume (default: no limit)"),
-    ("seed", 1, int, "seed of initialisation and training"),
-    ("python", None, str, "Python interpreter (default: that of .venv)"),
-)  # fmt: skip
-_VERIFIER = (
-    ("from", None, str, "checkpoint of the same sizes, or a bundle to grow, to start from (without "
-     "its optimizer); a bundle's types are matched by name, and a deeper model repeats layers"),
-    ("encoder-layers", 6, _NUMBER, "layers of the encoder"),
-    ("decoder-layers", 6, _NUMBER, "layers of the decoder"),
-    ("width", 512, _NUMBER, "width of embeddings and layers"),
-    ("ffn", 2048, _NUMBER, "inner width of the feed-forward layers"),
-    ("heads", 8, _NUMBER, "attention heads"),
-    ("label-smoothing", 0.1, cli.at_least(0, float), "share of probability spread over all types"),
-    ("end-lr", None, cli.at_least(0, float), "learning rate of the last update, which is reached "
-     "linearly (default: the rate falls as the inverse square root of the updates)"),
-)  # fmt: skip
-_DRAFTER = (
-    ("verifier", cli.REQUIRED, str, "checkpoint whose encoder the drafter starts from"),
-    ("from", None, Path, "an earlier drafter to start from, a checkpoint or a bundle"),
-    ("preset", "en-de", tuple(PUBLISHED), "defaults of lr to batch-tokens: " + "; ".join(
-        f"{name}: {p.lr:g}, {p.dropout:g}, {p.warmup}, {p.updates}, {p.batch_tokens}"
-        for name, p in PUBLISHED.items()
-    )),
-    ("block-size", 25, _NUMBER, "tokens drafted at once"),
-    ("decoder-layers", None, _NUMBER, "decoder layers (default: the verifier's)"),
-    ("best-by", "accepted", ("accepted", "loss"), "criterion of the best checkpoint: mean accepted "
-     "tokens of the dev set, decoded with the verifier, or the loss"),
-)  # fmt: skip
 
 
-def _check(args: argparse.Namespace, checkpoint: str | None, flag: str) -> None:
+@dataclass(kw_only=True)
+class TrainingOptions:
+    """The flags of both commands."""
+
+    # fmt: off
+    data: Path = option(MISSING, "folder that fairseq-preprocess wrote")
+    save_dir: Path = option(MISSING, "folder of the checkpoints; a stopped run continues there")
+    decoder_layers: int | None = option(None, "decoder layers (default: the verifier's)", least=1)
+    lr: float = option(None, "peak learning rate")
+    dropout: float = option(None, "dropout of the model")
+    warmup: int = option(None, "warm-up updates until the peak", least=1)
+    updates: int = option(None, "total number of updates", least=1)
+    batch_tokens: int = option(None, "maximum target tokens per update, over all workers", least=1)
+    max_tokens: int = option(4096, "maximum tokens that a worker computes at once", least=1)
+    workers: int | None = option(None, "GPUs, or processes on CPUs (default: all GPUs, or one "
+        "process)", least=1)
+    precision: str | None = option(None, "precision of the training, kept on resuming (default: "
+        "fp16 on GPUs, fp32 on CPUs)", choices=("fp32", "fp16", "bf16"))
+    until: int = option(0, f"end at this Unix time with exit status {UNFINISHED}; run the same "
+        "command to resume (default: no limit)", least=0)
+    seed: int = option(1, "seed of initialisation and training")
+    python: str | None = option(None, "Python interpreter (default: that of .venv)")
+    cpu: bool = option(False, "do not use a GPU")
+    flags: Sequence[str] = ()  # of train.py
+    # fmt: on
+
+
+@dataclass(kw_only=True)
+class VerifierOptions(TrainingOptions):
+    """Train a verifier, fairseq's Transformer, on prepared or distilled data, from scratch or from
+    a checkpoint.
+    """
+
+    # fmt: off
+    start: str | None = option(None, "checkpoint of the same sizes, or a bundle to grow, to start "
+        "from (without its optimizer); a bundle's types are matched by name, and a deeper model "
+        "repeats layers", flags=("--from",))
+    encoder_layers: int = option(6, "layers of the encoder", least=1)
+    decoder_layers: int = option(6, "layers of the decoder", least=1)
+    width: int = option(512, "width of embeddings and layers", least=1)
+    ffn: int = option(2048, "inner width of the feed-forward layers", least=1)
+    heads: int = option(8, "attention heads", least=1)
+    label_smoothing: float = option(0.1, "share of probability spread over all types", least=0)
+    end_lr: float | None = option(None, "learning rate of the last update, which is reached "
+        "linearly (default: the rate falls as the inverse square root of the updates)", least=0)
+    lr: float = like(TrainingOptions, "lr", default=7e-4)
+    dropout: float = like(TrainingOptions, "dropout", default=0.1)
+    warmup: int = like(TrainingOptions, "warmup", default=4000)
+    updates: int = like(TrainingOptions, "updates", default=100_000)
+    batch_tokens: int = like(TrainingOptions, "batch_tokens", default=32_000)
+    # fmt: on
+
+
+@dataclass(kw_only=True)
+class DrafterOptions(TrainingOptions):
+    """Train a drafter for a trained verifier: write an initial checkpoint, then run train.py as
+    published. A small run on a CPU: specdec train drafter --data D --verifier V.pt --save-dir S
+    --cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3
+    """
+
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
+        "this command "
+        "trains the drafter as published; specdec drafter trains the faster one with a head, for "
+        "hours",
+    )
+
+    # fmt: off
+    verifier: str = option(MISSING, "checkpoint whose encoder the drafter starts from")
+    start: Path | None = option(None, "an earlier drafter to start from, a checkpoint or a bundle",
+        flags=("--from",))
+    preset: str = option("en-de", f"defaults of lr to batch-tokens: {_PRESETS}",
+        choices=tuple(PUBLISHED))
+    block_size: int = option(25, "tokens drafted at once", least=1)
+    best_by: str = option("accepted", "criterion of the best checkpoint: mean accepted tokens of "
+        "the dev set, decoded with the verifier, or the loss", choices=("accepted", "loss"))
+    # fmt: on
+
+
+def _check(args: VerifierOptions | DrafterOptions, checkpoint: str | None, flag: str) -> None:
     """Raises UserError if an input file is missing, before anything is written."""
     if not args.data.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
     if checkpoint is not None:
         check_file(checkpoint, "a checkpoint of fairseq", flag)
-        check_save_dir(args.save_dir, [checkpoint, vars(args)["from"]])
+        check_save_dir(args.save_dir, [checkpoint, args.start])
 
 
-def train_verifier(args: argparse.Namespace) -> None:
+def train_verifier(args: VerifierOptions) -> None:
     check_heads(args.width, args.heads)
-    start = vars(args)["from"]
-    grows = start is not None and is_bundle(start)
-    _check(args, None if grows else start, "--from")
-    if grows and _is_new(args):
+    start: str | Path | None = args.start
+    grows = args.start is not None and is_bundle(args.start)
+    _check(args, None if grows else args.start, "--from")
+    if args.start and grows and _is_new(args):
         with locked(args.save_dir):
-            start = _grow(args, Path(start))
+            start = _grow(args, Path(args.start))
     # One table serves targets and output, and sources too if the vocabulary is joint.
     vocabularies = {Dictionary.load(path).digest for path in args.data.glob("dict.*.txt")}
     shared = "decoder-input-output-embed" if len(vocabularies) > 1 else "all-embeddings"
@@ -142,7 +177,7 @@ def train_verifier(args: argparse.Namespace) -> None:
     _train(args, flags)
 
 
-def _grow(args: argparse.Namespace, bundle: Path) -> Path:
+def _grow(args: VerifierOptions, bundle: Path) -> Path:
     """Write the checkpoint that a verifier of these sizes starts from."""
     # Imported late: it imports fairseq, which would slow down --help.
     from specdec_plugins.training.growing import grown_verifier
@@ -155,19 +190,19 @@ def _grow(args: argparse.Namespace, bundle: Path) -> Path:
     return path
 
 
-def _is_new(args: argparse.Namespace) -> bool:
+def _is_new(args: VerifierOptions | DrafterOptions) -> bool:
     """Whether there is no checkpoint to go on from."""
     return not (args.save_dir / LAST).is_file() and restored(args.save_dir, False) is None
 
 
-def _sizes(args: argparse.Namespace, side: str) -> list[Any]:
+def _sizes(args: VerifierOptions, side: str) -> list[Any]:
     return [
         f"--{side}-layers", getattr(args, f"{side}_layers"), f"--{side}-embed-dim", args.width,
         f"--{side}-ffn-embed-dim", args.ffn, f"--{side}-attention-heads", args.heads,
     ]  # fmt: skip
 
 
-def train_drafter(args: argparse.Namespace) -> None:
+def train_drafter(args: DrafterOptions) -> None:
     _check(args, args.verifier, "--verifier")
     for name, value in PUBLISHED[args.preset]._asdict().items():
         if getattr(args, name) is None:
@@ -194,14 +229,14 @@ def train_drafter(args: argparse.Namespace) -> None:
     _train(args, flags)
 
 
-def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
+def initial_flags(args: DrafterOptions, output: Path) -> list[str]:
     """Write the initial checkpoint; returns the flags of train.py that describe its network."""
-    command = [
+    command: list[Any] = [
         args.python or sys.executable, ROOT / "encoder_initial.py", "--verifier", args.verifier,
         "--output", output, "--data", args.data, "--seed", args.seed,
         "--print-flags",
     ]  # fmt: skip
-    start = vars(args)["from"]
+    start = args.start
     if start and _is_new(args):
         command += ["--from", start]
     if args.decoder_layers:
@@ -213,7 +248,7 @@ def initial_flags(args: argparse.Namespace, output: Path) -> list[str]:
     return done.stdout.split()
 
 
-def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
+def _train(args: VerifierOptions | DrafterOptions, flags: Sequence[Any]) -> None:
     """Run train.py, up to the time that --until gives."""
     launcher, device, num_workers, environment = _processes(args)
     end = stop_flags(args.save_dir, args.until, time.time())
@@ -235,7 +270,7 @@ def _train(args: argparse.Namespace, flags: Sequence[Any]) -> None:
         raise SystemExit(status)
 
 
-def _batch(args: argparse.Namespace, num_workers: int) -> list[Any]:
+def _batch(args: VerifierOptions | DrafterOptions, num_workers: int) -> list[Any]:
     """The flags for updates of --batch-tokens, or a few less if the workers cannot share them."""
     num_passes = -(-args.batch_tokens // (args.max_tokens * num_workers))
     tokens = max(1, args.batch_tokens // (num_passes * num_workers))  # of a worker's pass
@@ -247,7 +282,7 @@ def _batch(args: argparse.Namespace, num_workers: int) -> list[Any]:
     return ["--max-tokens", tokens, *whole, "--update-freq", num_passes]
 
 
-def _schedule(args: argparse.Namespace) -> list[Any]:
+def _schedule(args: VerifierOptions | DrafterOptions) -> list[Any]:
     """The learning-rate schedule, and its flags."""
     end = getattr(args, "end_lr", None)
     if end is None:
@@ -255,7 +290,9 @@ def _schedule(args: argparse.Namespace) -> list[Any]:
     return ["polynomial_decay", "--end-learning-rate", end, "--total-num-update", args.updates]
 
 
-def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dict[str, str]]:
+def _processes(
+    args: VerifierOptions | DrafterOptions,
+) -> tuple[list[Any], list[Any], int, dict[str, str]]:
     """The launcher of train.py, its flags for devices, the workers, and the environment."""
     import torch
 
@@ -264,7 +301,7 @@ def _processes(args: argparse.Namespace) -> tuple[list[Any], list[Any], int, dic
     if num_gpus:
         few = f"--workers {num_workers}: this machine has {num_gpus} GPUs; lower it, or add --cpu"
         require(num_workers <= num_gpus, few)
-    launcher = [args.python or sys.executable]
+    launcher: list[Any] = [args.python or sys.executable]
     if num_workers > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone"]
         launcher += ["--nproc-per-node", num_workers]
@@ -288,43 +325,11 @@ def call(command: Sequence[str], environment: Mapping[str, str]) -> int:
         return process.wait()
 
 
-def _command(
-    name: str,
-    description: str,
-    train: Any,
-    table: Sequence[Any],
-    defaults: Sequence[Any],
-    removed: Mapping[str, str] = MappingProxyType({}),
-) -> cli.CommandLine:
-    schedule = ((n, value, *more) for (n, *more), value in zip(_SCHEDULE, defaults, strict=True))
-    rows = (*_FOLDERS, *table, *schedule, *_MACHINE, ("cpu", False, bool, "do not use a GPU"))
-    flags = [(f"--{flag}", default, kind, text) for flag, default, kind, text in rows]
+def _command(name: str, train: Any, record: type) -> cli.CommandLine:
     behind = "Arguments after -- are passed to train.py."
     stopped = "stopped; the same command goes on from the last checkpoint, if one was saved"
-    return cli.CommandLine(
-        name, description, train, flags, behind, stopped, passes="flags", removed=removed
-    )
+    return cli.CommandLine(name, train, record, epilog=behind, interrupted=stopped, passes="flags")
 
 
-VERIFIER = _command(
-    "specdec train verifier",
-    "Train a verifier, fairseq's Transformer, on prepared or distilled data, from scratch or from "
-    "a checkpoint.",
-    train_verifier,
-    _VERIFIER,
-    Published(7e-4, 0.1, 4000, 100_000, 32_000),
-)
-DRAFTER = _command(
-    "specdec train drafter",
-    "Train a drafter for a trained verifier: write an initial checkpoint, then run train.py as "
-    "published. A small run on a CPU: specdec train drafter --data D --verifier V.pt --save-dir S "
-    "--cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3",
-    train_drafter,
-    _DRAFTER,
-    [None] * len(_SCHEDULE),
-    dict.fromkeys(
-        ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
-        "this command trains the drafter as published; specdec drafter trains the faster one "
-        "with a head, for hours",
-    ),
-)
+VERIFIER = _command("specdec train verifier", train_verifier, VerifierOptions)
+DRAFTER = _command("specdec train drafter", train_drafter, DrafterOptions)

@@ -13,9 +13,8 @@ import pytest
 
 from specdec_plugins.app.files import FileOptions
 from specdec_plugins.app.main import INFERENCE, read_options
-from specdec_plugins.app.options import build, check, declared, flags_of, like, option
 from specdec_plugins.app.settings import Settings, choose_device
-from specdec_plugins.corpus.cli import CommandLine
+from specdec_plugins.corpus.cli import CommandLine, build, check, declared, like, option
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.translate import COMMAND
 
@@ -252,14 +251,15 @@ class Bounded:
 
 
 def test_a_record_becomes_flags_and_is_checked() -> None:
-    command = CommandLine("bounded", "", None, flags_of(Bounded))
-    helps = {one.name: one.help for one in command.arguments}
+    command = CommandLine("bounded", None, Bounded, "")
+    helps = {one.name: one.told for one in command.arguments}
     assert helps["timeout"] == "seconds (default: 2.5)"
     assert helps["beta"] == declared(Settings, "beta").help
     given = command.given(["--timeout", "3", "--no-shown", "--chosen", '{"a": 1}'])
     assert given == {"timeout": 3.0, "shown": False, "chosen": {"a": 1}}
     expected = Bounded(8080, 3.0, 3, shown=False, chosen={"a": 1})
     assert build(Bounded, {**given, "else": 1}) == expected
+    assert command.parse("--timeout", "3", "--no-shown", "--chosen", '{"a": 1}') == expected
     assert declared(Bounded, "port").bounds == {"ge": 0, "le": 65535}
 
 

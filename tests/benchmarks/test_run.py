@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.pair import Pair, read_test_set
 from benchmarks.reports import shown
-from benchmarks.run import main
+from benchmarks.run import COMMAND
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.bundles import ROOT
 from tests.fairseq_checkpoints import dictionaries, write
@@ -32,7 +32,7 @@ def test_a_run_writes_record_table_and_plots(
         *("--rows", "* greedy", "ours exact", "--work", str(tmp_path / "work")),
     ]
     output = tmp_path / "new" / "run"
-    assert main([*flags, "--output", str(output)]) == 0
+    assert COMMAND.run([*flags, "--output", str(output)]) == 0
     record = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
     names = [cell["row"]["name"] for cell in record["cells"]]
     engines = ["fairseq greedy", "transformers greedy", "ctranslate2 greedy"]
@@ -84,7 +84,7 @@ def test_without_matplotlib_nothing_is_measured(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     flags = ["--pair", str(BUNDLED), "--test", str(SAMPLES), "--output", str(tmp_path / "out")]
-    error = told(capsys, main, [*flags, "--work", str(tmp_path / "work")])
+    error = told(capsys, COMMAND.run, [*flags, "--work", str(tmp_path / "work")])
     assert "A picture needs matplotlib" in error
     assert not list(tmp_path.iterdir())
 
@@ -102,7 +102,7 @@ def test_faults_are_a_sentence_each(folder: Path, capsys: pytest.CaptureFixture[
         (".", "long.tsv", "ours greedy: sentence 1: has 61 tokens"),
     ):
         given = ["--pair", str(folder / pair), "--test", str(folder / test), *flags]
-        assert main(given) == 2
+        assert COMMAND.run(given) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("specdec bench: error: ")
         assert message in error

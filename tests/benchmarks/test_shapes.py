@@ -76,7 +76,7 @@ def test_results_of_a_grown_pair_say_so(tmp_path: Path, capsys: pytest.CaptureFi
     flags = ["--pair", str(tiny), "--test", str(tiny / "test.tsv"), "-s", "en", "-t", "de"]
     flags += ["--grow", "3x32x50", "--work", str(tmp_path / "work"), "--rows", "ours greedy"]
     flags += ["--dtypes", "float32", "--threads", "1", "--repeats", "1"]
-    assert run.main([*flags, "--output", str(tmp_path / "result")]) == 0
+    assert run.COMMAND.run([*flags, "--output", str(tmp_path / "result")]) == 0
     note = "Grown from tiny: the same output and acceptance, at the cost of 3+3 layers, 32 wide, 50"
     assert f"**{note} types, in 16 bits.**" in (tmp_path / "result.md").read_text(encoding="utf-8")
     record = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
@@ -104,6 +104,6 @@ def test_shapes_that_cannot_be_are_refused(
         ([*bundled, "--grow", "6x512"], "LAYERSxWIDTHxTYPES"),
         ([*bundled, "--grow", "6x500x32000"], "is 256 wide"),
     ):
-        assert run.main([*flags, *out]) == 2
+        assert run.COMMAND.run([*flags, *out]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

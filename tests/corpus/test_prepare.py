@@ -283,7 +283,7 @@ def test_only_bad_lines_of_the_training_text_can_be_skipped(
 def test_a_flag_that_is_repeated_adds_to_its_list() -> None:
     words = ["--src", "en", "--tgt", "de", "--out", "o", "--train", "a", "b", "--train", "c"]
     args = prepare.COMMAND.parse(*words)
-    assert (args.train, args.test) == (["a", "b", "c"], [])
+    assert (args.train, args.test) == (["a", "b", "c"], ())
     assert prepare.COMMAND.parse(*words).train == ["a", "b", "c"]  # nothing is left of before
 
 

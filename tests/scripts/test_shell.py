@@ -75,10 +75,8 @@ def test_every_flag_is_explained(command: CommandLine, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         command.parse("--help")
     text = re.sub(r"[│\s]+", "", capsys.readouterr().out)  # of lines and boxes
-    assert all(
-        one.help and (*one.flags, one.name.upper())[0][:20] in text for one in command.arguments
-    )
-    assert all(one.help.count("(default") < 2 for one in command.arguments)
+    assert all(one.help and one.flag[:20] in text for one in command.arguments)
+    assert all(one.told.count("(default") < 2 for one in command.arguments)
     assert "None" not in text
     assert "default:False" not in text
 

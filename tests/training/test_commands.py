@@ -32,8 +32,11 @@ from pathlib import Path
 from specdec_plugins.corpus import cli
 from specdec_plugins.training.commands import Command, Runner
 main = lambda args: Runner(args.folder, {}).run([Command("train", ["bash", "-c", args.script])])
-flags = [("folder", None, Path, ""), ("script", None, str, "")]
-sys.exit(cli.CommandLine("recipe.sh", "", main, flags).run())
+flags = [
+    cli.Option("", "", name="folder", type=Path, positional=True),
+    cli.Option("", "", name="script", positional=True),
+]
+sys.exit(cli.CommandLine("recipe.sh", main, flags).run())
 """
 
 

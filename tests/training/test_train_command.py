@@ -221,8 +221,8 @@ def test_embeddings_are_shared_where_the_vocabulary_is_joint(
     [
         (["--preset", "en-fr"], 'Invalid value "en-fr" for --preset. Choose from'),
         (["--nonsense", "1"], "Unknown option: --nonsense"),
-        (["--updates", "0"], "--updates: expected a whole number of 1 or more, not '0'"),
-        (["--workers", "two"], "--workers: expected a whole number"),
+        (["--updates", "0"], "--updates must be 1 or more, not 0"),
+        (["--workers", "two"], '--workers: unable to convert "two" into int'),
         (["--best-by", "bleu"], 'Invalid value "bleu" for --best-by. Choose from'),
         (["--data", "/nowhere"], "--data /nowhere: no such folder"),
         (["--verifier", "/nowhere"], "--verifier /nowhere: no such file; expected a checkpoint"),
