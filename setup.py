@@ -11,6 +11,7 @@ TEXT = [
     "sacremoses>=0.1.1",
     "sentence-splitter>=1.4",
     "sentencepiece>=0.2",
+    "sentencex>=1.0.32",
     "tokenizers>=0.22",  # for transformers models
 ]
 PREPARE = [

@@ -150,12 +150,11 @@ def test_files_are_translated_without_the_packages_of_a_server(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("command", "package"),
-    [("specdec translate", "sentence_splitter"), ("specdec serve", "uvicorn")],
+    ("command", "package"), [("specdec translate", "sentencex"), ("specdec serve", "uvicorn")]
 )
 def test_a_missing_extra_is_named_before_a_model_is_loaded(command: str, package: str) -> None:
     told = run_without([package], command, expect=BAD_INPUT)
     assert told.startswith(f"{command}: error: {package} is not installed; it comes with the extra")
     assert told.count("\n") == 1
-    extra = "text" if package == "sentence_splitter" else "serve"
+    extra = "text" if package == "sentencex" else "serve"
     assert f"pip install '.[{extra}]'" in told

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from specdec_plugins.errors import UnreadableError, UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.pretrained.tokenizer import PLAIN, Languages, PretrainedTokenizer
-from specdec_plugins.formats.text import TextPipeline
+from specdec_plugins.formats.text import PROTECTED, TextPipeline
+from specdec_plugins.text.sentences import Split, sentence_splitter, whole_lines
+from specdec_plugins.text.spans import stand_ins
 
 _SUBWORD_NMT = ("subword_nmt", "@@ ", "@@")
 _MOST_UNKNOWN = 0.1  # largest share of unknown pieces in a text
 _SAMPLED = 300  # lines checked for unknown pieces
+_WORD = re.compile(r"\S+")
+_JOINED = ("Mn", "Me", "Cf", "Sk")  # categories of characters that change the one before them
+_MOST_CHARACTERS = 100_000  # remembered
 
 
 def join_subwords(tokens: str, symbol: str | None) -> str:
@@ -52,6 +60,7 @@ class Codec:
         self._target = target
         self._text = text
         self._remove_bpe = remove_bpe
+        self._spelt: dict[str, bool] = {}  # characters, by whether the vocabulary has them
         sides = [(side.language,) if side.language else () for side in (source, target)]
         self.languages = Languages("this model", sides[0], sides[1])
 
@@ -88,6 +97,59 @@ class Codec:
                 "another way, for instance with spaces between its characters."
             )
         return ids
+
+    @property
+    def reads_raw(self) -> bool:
+        """True if lines are sentences of raw text: they may be divided, and spans kept."""
+        return self._text is not None
+
+    @cached_property
+    def splitter(self) -> Split:
+        """Splits a line into sentences of the source language."""
+        return whole_lines if self.reads_texts else sentence_splitter(self.source_lang)
+
+    @property
+    def unk(self) -> int:
+        """The id of a source token that the model does not know."""
+        return self._source.unk
+
+    def symbols(self, text: str) -> Iterable[str]:
+        """What the model is to read in place of the spans of a text that it must copy.
+
+        Those of PROTECTED if it was trained with them.
+        """
+        known = (self._source.index(s) != self.unk != self._target.index(s) for s in PROTECTED)
+        return PROTECTED if all(known) else stand_ins(text)
+
+    def unknown(self, text: str) -> list[tuple[int, int]]:
+        """Begin and end of each run of characters that the vocabulary cannot spell, in order."""
+        runs = list[tuple[int, int]]()
+        for word in _WORD.finditer(text):
+            begin, end = word.span()
+            if self._spells(word[0]):
+                continue
+            bad = [at for at in range(begin, end) if not self._spells_character(text[at])]
+            for at in bad or [begin]:
+                stop = at + 1 if bad else end
+                while stop < end and unicodedata.category(text[stop]) in _JOINED:
+                    stop += 1
+                if runs and runs[-1][1] >= at:
+                    at, _ = runs.pop()
+                runs.append((at, stop))
+        return runs
+
+    def _spells(self, piece: str) -> bool:
+        try:
+            return self.unk not in self.source_ids(piece)
+        except UnreadableError:
+            return False
+
+    def _spells_character(self, character: str) -> bool:
+        if character not in self._spelt:
+            if len(self._spelt) >= _MOST_CHARACTERS:
+                self._spelt.clear()
+            self._spelt[character] = self._spells(character)
+        return self._spelt[character]
 
     def separates(self, line: str, begin: int, end: int) -> bool:
         """True if the white space line[begin:end] is between words, not between subwords."""
@@ -147,6 +209,10 @@ class PretrainedCodec(Codec):
         self.tokenizer, self.languages = tokenizer, tokenizer.languages
         self._chosen = self.languages.choose(source_lang, target_lang)
         self.reads_texts = tokenizer.kind is PLAIN
+
+    @property
+    def reads_raw(self) -> bool:
+        return not self.reads_texts
 
     @property
     def source_lang(self) -> str | None:

@@ -1,21 +1,26 @@
 """From texts to requests and back, for files, Python and the server.
 
-A sentence is decoded whole. One that is too long to read, or whose translation reaches its limit,
-is decoded in pieces. One that cannot be read is copied. The results say what is cut or copied.
+A text is split into sentences, and a sentence is decoded whole, with a symbol in place of each span
+that must be kept. One that is too long to read, or whose translation reaches its limit, is decoded
+in pieces, and so is one whose translation does not keep its spans. What cannot be read is copied.
+The results say what is cut or copied.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import UnreadableError, require
-from specdec_plugins.formats.text import fault_of
+from specdec_plugins.formats.text import PROTECTED, fault_of
+from specdec_plugins.text.sentences import Split, segment
+from specdec_plugins.text.spans import Masked, around, masked, spans_of, united
 
 # Where a sentence is cut, the best places first: after a sentence's end, after a clause, or at any
 # white space; and how far from its middle, as a share of its length.
@@ -27,6 +32,7 @@ _CUTS = (
 # Most target tokens of a piece, by its source tokens. Whatever needs more repeats itself.
 _GROWTH, _SLACK = 3, 20
 _NEXT_SEED = 0x9E3779B97F4A7C15
+_SHOWN = 20  # characters of what cannot be read
 
 
 class Result(Protocol):
@@ -51,9 +57,43 @@ class How:
     longest: int  # most source tokens, the frame included
     room: Callable[[int], int]  # most target tokens for a source of so many, its frame included
     is_bounded: bool = False  # the limit was asked for: a translation that reaches it stays cut
+    split: Split | None = None  # a line into sentences; None = a text is one sentence
     in_pieces: bool = True  # a sentence may be divided
+    protects: bool = False  # spans that a translation must keep
     copies: bool = True  # copy what cannot be read; False = refuse it
     truncates: bool = False  # read the beginning of what is too long
+
+    def sentences(self, text: str) -> list[str]:
+        """Sentences with the white space around them, as from `segment`.
+
+        Raises UserError if it is no text.
+        """
+        no_text = fault_of(text)
+        require(not no_text, f"{no_text}; decode it as UTF-8 or UTF-16.")
+        if self.split is not None:
+            return segment(text, self.split)
+        return ["", text, ""] if text.strip() else [text]
+
+    def opened(
+        self,
+        sentences: Sequence[str],
+        names: Iterator[str],
+        seed: int = 0,
+        prefix_ids: Sequence[int] = (),
+        tokens: Sequence[str] | None = None,
+    ) -> Text[R]:
+        """A text to decode, as `sentences` gives it; the other arguments are those of `parts`.
+
+        names: of the requests of its sentences.
+        """
+        *rest, end = sentences
+        text = Text[R]([], end)
+        for number, (gap, sentence) in enumerate(zip(rest[::2], rest[1::2], strict=True)):
+            own = seed + number * _NEXT_SEED
+            parts: list[Part[R]] = self.parts(sentence, next(names), own, prefix_ids, tokens)
+            parts[0].gap = gap
+            text.parts += parts
+        return text
 
     def parts(
         self,
@@ -66,22 +106,23 @@ class How:
         """A sentence as one part or, if it is too long, as its pieces.
 
         name: of its request. tokens: the sentence in the model's tokens, read in place of the text.
-        Raises UserError if it is no text, a language must be chosen or the prefix is too long, and
+        Raises UserError if a language must be chosen or the prefix is too long, and
         UnreadableError if it cannot be read and is not to be copied.
         """
-        codec, no_text = self.codec, fault_of(text)
-        require(not no_text, f"{no_text}; decode it as UTF-8 or UTF-16.")
+        codec, how = self.codec, self
+        if tokens is not None or prefix_ids:
+            how = replace(self, protects=False)
         try:
-            ids = codec.source_ids(text) if tokens is None else codec.source_token_ids(tokens)
+            read = how._read(text) if tokens is None else Reading(codec.source_token_ids(tokens))
         except UnreadableError as error:
             if not self.copies:
                 raise
             return [Part(text, self, fault=str(error))]
+        ids = read.ids
         if len(ids) <= codec.num_framing:
-            return [Part("", self)]
-        how = self
+            return [Part(text if read.spans else "", self)]
         if self.truncates and len(ids) > self.longest:
-            end, how = len(ids) - codec.num_behind, replace(self, in_pieces=False)
+            end, how = len(ids) - codec.num_behind, replace(how, in_pieces=False)
             ids = [*ids[: self.longest - codec.num_behind], *ids[end:]]
         forced, max_len = [*codec.first_ids, *prefix_ids], self.room(len(ids))
         require(
@@ -91,7 +132,43 @@ class How:
         )
         params = replace(self.params, max_len=max_len, seed=seed % SEEDS)
         request = Request(name, ids, params, forced)
-        return Part[R](text, how, request).settled()
+        return Part[R](text, how, request, read=read).settled()
+
+    def _read(self, text: str) -> Reading:
+        """How the model reads a sentence. Raises UnreadableError if it cannot."""
+        codec = self.codec
+        if not self.protects:
+            return Reading(codec.source_ids(text))
+        spans, fault = spans_of(text), ""
+        try:
+            read = self._masked(text, spans)
+        except UnreadableError as error:
+            read, fault = Reading([codec.unk]), str(error)
+        if codec.unk not in read.ids:
+            return read
+        lacking = codec.unknown(text)
+        read = self._masked(text, united(spans, lacking))
+        if lacking and len(read.ids) <= codec.num_framing:
+            shown = text[slice(*lacking[0])][:_SHOWN]
+            raise UnreadableError(fault or f"the model has no letters for {shown!r} and the like.")
+        return read
+
+    def _masked(self, text: str, spans: Sequence[tuple[int, int]]) -> Reading:
+        """The reading of a sentence that must keep these spans."""
+        if not spans:
+            return Reading(self.codec.source_ids(text))
+        mask = masked(text, spans, self.codec.symbols(text))
+        has_words = any(is_text for _, _, is_text in around(text, spans))
+        return Reading(self.codec.source_ids(mask.text if has_words else ""), mask, spans)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model reads of a sentence."""
+
+    ids: list[int]  # framed
+    mask: Masked | None = None  # None = the sentence as it is
+    spans: Sequence[tuple[int, int]] = ()  # begin and end of those that are kept
 
 
 @dataclass(eq=False)
@@ -102,6 +179,7 @@ class Part(Generic[R]):
     how: How
     request: Request | None = None  # None = nothing to decode: the text is copied
     fault: str = ""  # why it cannot be read
+    read: Reading = Reading([])
     gap: str = ""  # the white space before it
     continues: bool = False  # the sentence of the part before it
     result: R | None = None
@@ -119,22 +197,60 @@ class Part(Generic[R]):
             return self.text
         if self.result is None or self.said is not None:
             return self.said or ""
+        return self.filled(self._text(self.result.token_ids))
+
+    def filled(self, text: str) -> str:
+        """The text of target tokens, with those spans that it keeps."""
+        mask = self.read.mask
+        return text if mask is None else mask.head + mask.filled(text)[0] + mask.tail
+
+    def _text(self, ids: Sequence[int]) -> str:
         codec = self.how.codec
-        return codec.text(codec.tokens(self.result.token_ids))
+        return codec.text(codec.tokens(ids))
+
+    def _loses_spans(self) -> bool:
+        mask, result = self.read.mask, self.result
+        if mask is None or result is None or self.said is not None:
+            return False
+        if result.finish_reason is not FinishReason.EOS:
+            return False
+        self.said = mask.restored(self._text(result.token_ids))
+        return self.said is None
 
     def settled(self) -> list[Part[R]]:
-        """The part or, if it does not fit as it is, its pieces.
+        """The part or, if it does not fit as it is or loses spans, its pieces.
 
         Raises UnreadableError if it can be neither read nor divided, and is not to be copied.
         """
-        how, request = self.how, self.request
-        is_too_long = request is not None and len(request.source_ids) > how.longest
-        divides = how.in_pieces and (is_too_long or (self.is_cut and not how.is_bounded))
-        found = halves(self.text, how.codec) if divides else None
-        if found is not None:
-            left, gap, right = found
-            return [*self._half(0, left, self.gap), *self._half(1, right, gap)]
+        how, request, spans = self.how, self.request, self.read.spans
+        if request is None:
+            return [self]
+        is_too_long = len(request.source_ids) > how.longest
+        halve = is_too_long or len(spans) > len(PROTECTED) or (self.is_cut and not how.is_bounded)
+        if how.in_pieces and halve:
+            found = halves(self.text, how.codec, spans)
+            if found is not None:
+                left, gap, right = found
+                return [*self._half(0, left, self.gap), *self._half(1, right, gap)]
+        if how.in_pieces and spans and (halve or self._loses_spans()):
+            return self._around_spans()
         return [self._too_long() if is_too_long else self]
+
+    def _around_spans(self) -> list[Part[R]]:
+        """The spans, which are copied, and what is between them, which is decoded."""
+        assert self.request is not None
+        how, parts = replace(self.how, protects=False), list[Part[R]]()
+        for gap, piece, is_text in around(self.text, self.read.spans):
+            number = len(parts)
+            name, seed = (
+                f"{self.request.id}.{number}",
+                self.request.params.seed + number * _NEXT_SEED,
+            )
+            new: list[Part[R]] = how.parts(piece, name, seed) if is_text else [Part(piece, how)]
+            new[0].gap = gap
+            parts += new
+        parts[0].gap, parts[0].continues = self.gap + parts[0].gap, self.continues
+        return parts
 
     def _too_long(self) -> Part[R]:
         assert self.request is not None
@@ -160,14 +276,26 @@ class Part(Generic[R]):
         return parts
 
 
-def halves(text: str, codec: Codec) -> tuple[str, str, str] | None:
-    """The text in two, and the white space between; None if there is no place to cut it."""
+def halves(
+    text: str, codec: Codec, spans: Sequence[tuple[int, int]] = ()
+) -> tuple[str, str, str] | None:
+    """The text in two, and the white space between; None if there is no place to cut it.
+
+    spans: that must stay whole.
+    """
     middle = len(text) / 2
+    begins = [begin for begin, _ in spans]
+
+    def is_free(at: int) -> bool:
+        number = bisect_left(begins, at)  # of the spans before it
+        return number == 0 or spans[number - 1][1] <= at
+
     for pattern, reach in _CUTS:
         places = (place.span() for place in pattern.finditer(text))
         near = [place for place in places if abs(place[1] - middle) <= reach * len(text)]
         for begin, end in sorted(near, key=lambda place: abs(place[1] - middle)):
-            if begin > 0 and end < len(text) and codec.separates(text, begin, end):
+            is_inside = begin > 0 and end < len(text) and is_free(begin)
+            if is_inside and codec.separates(text, begin, end):
                 return text[:begin], text[begin:end], text[end:]
     return None
 
@@ -197,6 +325,16 @@ class Text(Generic[R]):
     def fault(self) -> str:
         """Why a part cannot be read; empty if all can."""
         return next((part.fault for part in self.parts if part.fault), "")
+
+    @property
+    def waiting(self) -> list[Part[R]]:
+        """The parts that are to be decoded."""
+        return [part for part in self.parts if part.request is not None and part.result is None]
+
+    @property
+    def requests(self) -> list[Request]:
+        """Those of the waiting parts."""
+        return [part.request for part in self.waiting if part.request is not None]
 
     @property
     def results(self) -> list[R]:
@@ -244,13 +382,12 @@ class Plan(Generic[R]):
     @property
     def waiting(self) -> list[Part[R]]:
         """The parts that are to be decoded."""
-        parts = (part for text in self.texts for part in text.parts)
-        return [part for part in parts if part.request is not None and part.result is None]
+        return [part for text in self.texts for part in text.waiting]
 
     @property
     def requests(self) -> list[Request]:
         """Those of the waiting parts."""
-        return [part.request for part in self.waiting if part.request is not None]
+        return [request for text in self.texts for request in text.requests]
 
     def take(self, results: Iterable[R]) -> None:
         """Results of the waiting parts, in order; raises as `settle`."""

@@ -52,6 +52,7 @@ _JUDGED = ("specdec", "AR", "early-exit")  # strategies that use an acceptance r
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
 _SEARCH_ONLY = ("lenpen", "unkpen")  # of a beam search
 _GROWTH = 3  # target tokens of a source token: no translation needs as many
+BY_SENTENCE = {"split": True, "protect": True}  # how text is translated, unless lines are asked for
 RAW_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
 
 _model = partial(option, group="models")
@@ -157,6 +158,8 @@ class Settings:
     bpe_codes: str | None = _text(None, "codes from subword-nmt learn-bpe", "FILE")
     split: bool = _text(False, "split lines of raw text into sentences, unless their translations "
         "must begin with a prefix; white space is kept", negative=True)
+    protect: bool = _text(False, "keep placeholders, tags, addresses, code and characters that the "
+        "model lacks, in raw text", negative=True)
     lowercase: bool = _text(False, "lower-case raw text, for models trained on lower case")
     dash_splits: bool = _text(False, "split a-b into a @-@ b, for models trained so")
     strip_diacritics: bool = _text(False, "strip Romanian diacritics, for models trained without "

@@ -7,13 +7,15 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any, overload
 
 from specdec_plugins.app.codec import Codec, RunningText
 from specdec_plugins.app.loading import load_parts, make_settings
 from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined
-from specdec_plugins.app.settings import Settings
+from specdec_plugins.app.settings import BY_SENTENCE, Settings
 from specdec_plugins.app.types import (
+    EMPTY,
     FORCED,
     UNREADABLE,
     BlockTranslation,
@@ -26,9 +28,8 @@ from specdec_plugins.app.types import (
 from specdec_plugins.corpus.cli import arguments, parameters
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import FinishReason, Request, RowEvent, RowResult
+from specdec_plugins.decoding.types import DecodeParams, FinishReason, Request, RowEvent, RowResult
 from specdec_plugins.errors import UserError, located, renaming, require
-from specdec_plugins.text.sentences import segment, sentence_splitter
 
 _PARAMETERS = parameters(Settings)  # what messages call flags here
 
@@ -55,7 +56,7 @@ class SpeculativeTranslator:
         missing or a setting is invalid. Examples: `from_pretrained(batch=8)`,
         `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
         """
-        given = arguments(Settings, {"data": data, **settings})
+        given = arguments(Settings, {"data": data, **BY_SENTENCE, **settings})
         with renaming(_PARAMETERS):
             return load_translator(make_settings(given), with_scores=scores)
 
@@ -87,7 +88,10 @@ class SpeculativeTranslator:
         source_lang: str | None = None,
         target_lang: str | None = None,
     ) -> Translation | list[Translation]:
-        """Translations of lines, in order, or of one; a line of white space is its own translation.
+        """Translations of texts, in order, or of one; white space is kept.
+
+        Sentences are translated one by one and spans such as placeholders are kept, unless the
+        settings `split` and `protect` are False: then a text is one sentence, read as it is.
 
         source_lang, target_lang: override the translator's own, for a model with several languages.
 
@@ -143,14 +147,11 @@ class SpeculativeTranslator:
     def _stream(self, sentence: Sentence) -> Iterator[str]:
         decoder = self._engine("stream")
         opened, last = self._open(sentence), None
-        if isinstance(opened, Translation):
-            yield opened.text
-            return
         plan = Plan([opened])
         while waiting := plan.waiting:
             for part in waiting:
                 before = self._before(opened, part)
-                for event, text in self._grown(decoder, part.request):
+                for event, text in self._grown(decoder, part):
                     part.result, last = event.result, before + text
                     yield last
             plan.settle()
@@ -165,17 +166,20 @@ class SpeculativeTranslator:
         decoder = self._engine("report its blocks")
         began = time.perf_counter()
         opened = self._open(Sentence(1, line), copies=False)
-        if isinstance(opened, Translation):
+        if not opened.parts:
             return BlockTranslation([], 0, 0, 0.0)
         num_tokens, num_rounds, texts = 0, 0, list[tuple[str, bool]]()
         for part in opened.parts:
             before, running = self._before(opened, part), RunningText(self.codec)
-            for event in decoder.events([part.request] if part.request else []):
+            if part.request is None:
+                texts.append((before + part.text, False))
+                continue
+            for event in decoder.events([part.request]):
                 ids, num_accepted = event.emitted_ids, event.num_accepted
                 for some, is_drafted in ((ids[:num_accepted], True), (ids[num_accepted:], False)):
                     tokens = self.codec.tokens(some)
                     num_tokens += len(tokens)
-                    texts.append((before + running.add(tokens), is_drafted))
+                    texts.append((before + part.filled(running.add(tokens)), is_drafted))
                 num_rounds, part.result = num_rounds + 1, event.result
         seconds = time.perf_counter() - began
         return BlockTranslation(_spans(texts), num_tokens, num_rounds, seconds, opened.is_cut)
@@ -185,14 +189,15 @@ class SpeculativeTranslator:
         return joined(text.parts[: text.parts.index(part)]) + (part.gap or " " * part.continues)
 
     def _grown(
-        self, decoder: SpeculativeDecoder, request: Request | None
+        self, decoder: SpeculativeDecoder, part: Part[RowResult]
     ) -> Iterator[tuple[RowEvent, str]]:
-        """The rounds of a request, each with the text so far."""
+        """The rounds of a part, each with the text so far."""
+        request = part.request
         assert request is not None
         running = RunningText(self.codec)
         running.add(self.codec.tokens(request.forced_ids))
         for event in decoder.events([request]):
-            yield event, running.add(self.codec.tokens(event.emitted_ids))
+            yield event, part.filled(running.add(self.codec.tokens(event.emitted_ids)))
 
     def _engine(self, what: str) -> SpeculativeDecoder:
         """The decoder, if it works in rounds. Raises UserError for other strategies."""
@@ -211,8 +216,8 @@ class SpeculativeTranslator:
         together. `on_done` is called once for each, after its first attempt.
         """
         opened = [self._open(sentence) for sentence in sentences]
-        plan = Plan(text for text in opened if not isinstance(text, Translation))
-        firsts = {r.id for text in plan.texts if (r := text.parts[0].request) is not None}
+        plan = Plan(opened)
+        firsts = {request.id for text in opened for request in text.requests[:1]}
         for _ in range(len(sentences) - len(firsts)):
             on_done()
         while requests := plan.requests:
@@ -225,8 +230,8 @@ class SpeculativeTranslator:
                     on_done()
             plan.take(results[request.id] for request in requests)
         return [
-            one if isinstance(one, Translation) else self._translation(sentence.number, one)
-            for sentence, one in zip(sentences, opened, strict=True)
+            self._translation(sentence, text)
+            for sentence, text in zip(sentences, opened, strict=True)
         ]
 
     def prepare(self, sentence: Sentence) -> Request | None:
@@ -234,55 +239,40 @@ class SpeculativeTranslator:
 
         Raises UserError, naming the line, as `translate` does.
         """
-        opened = self._open(sentence)
-        if isinstance(opened, Translation) or len(opened.parts) > 1:
-            return None
-        return opened.parts[0].request
+        parts = self._open(sentence).parts
+        return parts[0].request if len(parts) == 1 else None
 
-    def _open(
-        self, sentence: Sentence, copies: bool | None = None
-    ) -> Text[RowResult] | Translation:
-        """A sentence to decode, or its translation if there is nothing to decode.
+    def _open(self, sentence: Sentence, copies: bool | None = None) -> Text[RowResult]:
+        """A sentence to decode.
 
         copies: what cannot be read; None = as the settings say. Raises UserError, naming the line.
         """
         forced_ids, ends = self._forced_ids(sentence)
-        number, parts = sentence.number, list[Part[RowResult]]()
         with located(sentence.where):
             codec = self.codec.between(sentence.source_lang, sentence.target_lang)
             how, prefix = self._how(sentence, codec, copies), [] if ends else forced_ids
-            *texts, end = self._split(sentence, codec)
-            for index, (gap, text) in enumerate(zip(texts[::2], texts[1::2], strict=True)):
-                name = f"{number}s{index}" if index else str(number)
-                seed = self.settings.seed + number + (index << 32)  # no other line's
-                own: list[Part[RowResult]]
-                own = how.parts(text, name, seed, prefix, sentence.tokens)
-                own[0].gap = gap
-                parts += own
-            first_ids = [*codec.first_ids]
-        if not any(part.request or part.fault for part in parts):
-            return Translation(number, "" if sentence.text.strip() else sentence.text)
-        if ends:
-            tokens = codec.tokens(first_ids + forced_ids)
-            return Translation(number, codec.text(tokens), tokens, finish_reason=FORCED)
-        return Text(parts, end)
-
-    def _split(self, sentence: Sentence, codec: Codec) -> list[str]:
-        """As `segment`: gap, text, gap, ..., text, gap."""
-        settings, is_plain = self.settings, sentence.prefix is None and sentence.tokens is None
-        if not (settings.split and settings.raw_text and is_plain) or codec.reads_texts:
-            return ["", sentence.text, ""]
-        return segment(sentence.text, sentence_splitter(codec.source_lang))
+            names = (f"{sentence.number}{end}" for end in chain([""], map("-{}".format, count(2))))
+            seed = self.settings.seed + sentence.number
+            text: Text[RowResult] = how.opened(
+                how.sentences(sentence.text), names, seed, prefix, sentence.tokens
+            )
+            if ends and text.parts:
+                ids = [*codec.first_ids, *forced_ids]
+                text = Text([Part(codec.text(codec.tokens(ids)), how, result=_forced(ids))])
+        return text
 
     def _how(self, sentence: Sentence, codec: Codec, copies: bool | None) -> How:
         settings, limits = self.settings, self.limits
+        is_raw = codec.reads_raw and sentence.tokens is None and sentence.prefix is None
         return How(
             codec,
             settings.decode_params(1, block_size=limits.block_size),
             longest=limits.source,
             room=lambda num_source: settings.max_len(num_source, limits.target),
             is_bounded=settings.is_bounded,
+            split=codec.splitter if settings.split and is_raw else None,
             in_pieces=sentence.tokens is None and not codec.reads_texts,
+            protects=bool(settings.protect) and is_raw,
             copies=settings.on_unreadable == "copy" if copies is None else copies,
             truncates=settings.truncate_source,
         )
@@ -300,22 +290,24 @@ class SpeculativeTranslator:
         size = self.settings.prefix_size
         return (ids[:size], size > len(ids)) if size else (ids, False)
 
-    def _translation(self, number: int, text: Text[RowResult]) -> Translation:
+    def _translation(self, sentence: Sentence, text: Text[RowResult]) -> Translation:
         results, done = text.results, Translated.of(text)
         ids = [] if done.has_failed else [result.token_ids for result in results]
         scores = [result.score for result in results]
-        reason = FinishReason.LENGTH if done.is_cut else FinishReason.EOS
+        reason = FinishReason.LENGTH.value if done.is_cut else FinishReason.EOS.value
+        if not any(part.request for part in text.parts):
+            reason = FORCED if results else EMPTY
         told = FinishReason.ERROR.value if done.has_failed else done.fault and UNREADABLE
         return Translation(
-            number,
+            sentence.number,
             done.text,
             [token for row in ids for token in self.codec.tokens(row)],
-            None if None in scores or done.fault else sum(filter(None, scores)),
+            sum(filter(None, scores)) if scores and None not in scores and not done.fault else None,
             sum(result.rounds for result in results),
             drafted=[num for result in results for num in result.drafted_per_round],
             accepted=[num for result in results for num in result.accepted_per_round],
             emitted=[num for result in results for num in result.emitted_per_round],
-            finish_reason=told or reason.value,
+            finish_reason=told or reason,
             seconds=sum(result.seconds for result in results),
             fault=done.fault,
         )
@@ -331,6 +323,12 @@ def _spans(texts: Sequence[tuple[str, bool]]) -> list[Span]:
             spans.append(Span(whole[at:end], is_drafted))
             at = end
     return spans
+
+
+def _forced(ids: list[int]) -> RowResult:
+    """The result of a sentence whose forced prefix ends it."""
+    unread = Request("", [0], DecodeParams(0, len(ids) + 1))
+    return RowResult(unread, ids, finish_reason=FinishReason.EOS)
 
 
 def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:

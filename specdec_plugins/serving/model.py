@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,6 @@ from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.serving.settings import MODEL, ServerSettings
-from specdec_plugins.text.sentences import Split as Split
-from specdec_plugins.text.sentences import sentence_splitter
-from specdec_plugins.text.sentences import whole_lines as whole_lines
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,6 @@ class ServedModel:
 
     settings: Settings
     codec: Codec
-    splitter: Callable[[str | None], Split]  # by language: splits a line into sentences
     decoder: SpeculativeDecoder
     limits: Limits
 
@@ -85,7 +81,6 @@ def load_model(
     return ServedModel(
         settings=settings,
         codec=codec,
-        splitter=whole_lines if codec.reads_texts else sentence_splitter,
         decoder=SpeculativeDecoder(decoder.verifier, method, config),
         limits=limits,
     )

@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.planning import How, Part, Plan, Result, Text, Translated
+from specdec_plugins.app.planning import How, Part, Plan, Result, Text
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
-from specdec_plugins.decoding.types import SEEDS, DecodeParams, RowResult
+from specdec_plugins.decoding.types import SEEDS, DecodeParams
 from specdec_plugins.errors import require
 from specdec_plugins.serving.errors import ServiceError
-from specdec_plugins.serving.model import ServedModel, Split, whole_lines
+from specdec_plugins.serving.model import ServedModel
+from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
-
-if TYPE_CHECKING:
-    from specdec_plugins.serving.schemas import Parameters
+from specdec_plugins.text.sentences import whole_lines
 
 R = TypeVar("R", bound=Result)
 
-_LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _ROW = {"block_size", "beta", "tau", "temperature", "top_k", "top_p"}  # as the engine names them
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """How to decode, as in `Parameters`, which needs pydantic."""
-
-    source_lang: str | None = None
-    target_lang: str | None = None
-    split_sentences: bool = True
-    max_new_tokens: int | None = None
-    do_sample: bool = False
-    seed: int | None = None
-    use_drafter: bool | None = None
-    block_size: int | None = None
-    beta: int | None = None
-    tau: float | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
 
 
 class TextPlan(Plan[R]):
@@ -75,7 +53,7 @@ class TextPlan(Plan[R]):
 
 def make_plan(
     texts: Sequence[str],
-    options: Parameters | Wishes,
+    options: Parameters,
     model: ServedModel,
     settings: ServerSettings,
     take: Callable[[int], None] = lambda num: None,
@@ -88,10 +66,10 @@ def make_plan(
     """
     params = row_params(options, model, settings)
     codec = model.codec.between(options.source_lang, options.target_lang)
-    split = (model.splitter if options.split_sentences else whole_lines)(codec.source_lang)
-    parts = [segment(text, split) for text in texts]
+    how = _how(codec, params, options, model, settings)
+    sentences = [how.sentences(text) for text in texts]
     seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
-    num = sum(len(part) // 2 for part in parts) * copies
+    num = sum(len(one) // 2 for one in sentences) * copies
     if num > settings.max_waiting:
         fewer = " or ask for fewer alternatives" if copies > 1 else ""
         raise ServiceError(
@@ -100,30 +78,18 @@ def make_plan(
             f"parts{fewer}.",
         )
     take(num)
-    how = _how(codec, params, options, model, settings)
-    prepared: Iterator[Text[R]] = _prepared(parts, how)
+    names = (f"sentence {number}" for number in count(1))
+    prepared: Iterator[Text[R]] = (how.opened(one, names) for one in sentences)
     plan = TextPlan(prepared, seed).decoded_with(params, seed)
     for request in plan.requests:
         check_request(request, model.decoder.verifier, model.decoder.method)
     return plan
 
 
-def _prepared(texts: Sequence[Sequence[str]], how: How) -> Iterator[Text[R]]:
-    """Texts as `segment` cuts them, to be decoded so."""
-    numbers = count(1)
-    for *rest, end in texts:
-        text = Text[R]([], end)
-        for gap, sentence in zip(rest[::2], rest[1::2], strict=True):
-            pieces: list[Part[R]] = how.parts(sentence, f"sentence {next(numbers)}", seed=0)
-            pieces[0].gap = gap
-            text.parts += pieces
-        yield text
-
-
 def _how(
     codec: Codec,
     params: DecodeParams,
-    options: Parameters | Wishes,
+    options: Parameters,
     model: ServedModel,
     settings: ServerSettings,
 ) -> How:
@@ -135,7 +101,9 @@ def _how(
         longest=model.limits.source,
         room=lambda num_source: own.max_len(num_source, limit) if asked is None else asked,
         is_bounded=asked is not None or own.is_bounded,
+        split=codec.splitter if options.split_sentences else whole_lines,
         in_pieces=not codec.reads_texts,
+        protects=options.protect and codec.reads_raw,
     )
 
 
@@ -144,9 +112,7 @@ def most_tokens(model: ServedModel, settings: ServerSettings) -> int:
     return min(settings.max_new_tokens or model.limits.target, model.limits.target)
 
 
-def row_params(
-    options: Parameters | Wishes, model: ServedModel, settings: ServerSettings
-) -> DecodeParams:
+def row_params(options: Parameters, model: ServedModel, settings: ServerSettings) -> DecodeParams:
     """The engine's parameters, except the length limit and the seed of each sentence.
 
     Raises UserError if this server cannot do what is asked.
@@ -172,47 +138,3 @@ def row_params(
     if not can_draft or options.use_drafter is False:
         asked["block_size"] = 0
     return DecodeParams(**{**defaults, **asked})
-
-
-def translate_texts(
-    texts: Sequence[str], options: Parameters | Wishes, model: ServedModel, settings: ServerSettings
-) -> list[Translated]:
-    """Translate as the server does, in this thread.
-
-    Raises UserError or ServiceError if a text or an option cannot be served.
-    """
-    plan: TextPlan[RowResult] = make_plan(texts, options, model, settings)
-    while requests := plan.requests:
-        plan.take(model.decoder.decode(requests))
-    return [*map(Translated.of, plan.texts)]
-
-
-def segment(text: str, split: Split) -> list[str]:
-    """The text as gap, sentence, gap, ..., sentence, gap.
-
-    Split at line ends, and each line with `split`. Gaps are line ends and spaces, or empty;
-    sentences have no white space at either end.
-    """
-    parts, end = list[str](), 0
-    for line in _LINE.finditer(text):
-        for start, stop in _sentences(line, split):
-            parts += [text[end:start], text[start:stop]]
-            end = stop
-    return [*parts, text[end:]]
-
-
-def _sentences(line: re.Match[str], split: Split) -> Iterator[tuple[int, int]]:
-    """Start and end of a line's sentences in the text.
-
-    A splitter may change white space but no other character, so counting the other characters
-    finds the sentences again.
-    """
-    visible = [line.start() + i for i, char in enumerate(line[0]) if not char.isspace()]
-    lengths = [sum(not char.isspace() for char in part) for part in split(line[0])]
-    if sum(lengths) != len(visible):
-        lengths = [len(visible)]
-    at = 0
-    for length in lengths:
-        if length:
-            yield visible[at], visible[at + length - 1] + 1
-        at += length

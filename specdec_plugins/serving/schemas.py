@@ -85,6 +85,7 @@ class Parameters(Refusing):
     beta: Count | None = _setting("beta")
     tau: Finite | None = _setting("tau")
     split_sentences: bool = _field("false = every line is one sentence", True)
+    protect: bool = _field("false = read placeholders, tags and addresses as words", True)
     source_lang: str | None = _language("source_lang", "src_lang")
     target_lang: str | None = _language("target_lang", "tgt_lang")
 

@@ -212,15 +212,19 @@ class Service:
         return await self.with_text(lambda: [[*map(Translated.of, p.texts)] for p in plans])
 
     async def decode(self, *plans: TextPlan[BatchRow]) -> None:
-        """Decode what plans wait for. Cancelling this frees their rows."""
+        """Decode what plans wait for, and count it. Cancelling this frees their rows."""
+        await self.finish(*plans)
+        for plan in plans:
+            self.answered(plan)
+
+    async def finish(self, *plans: TextPlan[BatchRow]) -> None:
+        """Decode what plans wait for."""
         while requests := [request for plan in plans for request in plan.requests]:
             with closing(Subscription(self.worker, requests)) as subscription:
                 for row in range(len(requests)):
                     async for _ in subscription.rounds(row):
                         pass
             await self.take(plans, subscription.rows)
-        for plan in plans:
-            self.answered(plan)
 
     async def take(self, plans: Sequence[TextPlan[BatchRow]], rows: Sequence[BatchRow]) -> None:
         """Give plans the rows that they wait for, in order."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.app.codec import RunningText
-from specdec_plugins.app.planning import Part, Translated
+from specdec_plugins.app.planning import Part, Text, Translated
 from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError
@@ -74,14 +73,17 @@ def _ms(seconds: float) -> float:
 
 
 class GrowingSentence:
-    """A sentence that grows token by token, each with what it adds to the text so far."""
+    """A sentence that grows token by token, each with what it adds to the text so far.
+
+    One with spans adds nothing: it may yet be decoded again, in pieces, if it loses some.
+    """
 
     def __init__(self, model: ServedModel, part: Part[BatchRow]) -> None:
         self._model = model
         self._running = RunningText(model.codec)
         # Sent with the first token.
         self._gap = part.gap or " " * part.continues
-        self._copy = part.text if part.request is None else None
+        self._part = part
         self._shown = ""  # the text, without an incomplete character at its end
         self.text = ""
 
@@ -91,16 +93,18 @@ class GrowingSentence:
         A token that changes text that was already sent adds nothing: the last event's text is the
         one to keep.
         """
-        if self._copy is not None:
-            return [Token(id=self._model.unk, text=self._gap + self._copy, special=False)]
+        if self._part.request is None:
+            copied = self._gap + self._part.text
+            return [Token(id=self._model.unk, text=copied, special=False)]
         tokens = []
         for token_id in ids:
             text = self._running.add(self._model.codec.tokens([token_id]))
             shown = text.rstrip(_INCOMPLETE)
             added = shown[len(self._shown) :] if shown.startswith(self._shown) else ""
+            told = "" if self._part.read.mask else self._gap + added
             special = token_id == self._model.eos
-            tokens.append(Token(id=token_id, text=self._gap + added, special=special))
-            self.text, self._shown, self._gap = text, shown, ""
+            tokens.append(Token(id=token_id, text=told, special=special))
+            self.text, self._shown, self._gap = self._part.filled(text), shown, ""
         return tokens
 
 
@@ -113,35 +117,63 @@ async def events_of(
     sentence wait until the earlier ones are complete. What must then be divided is not streamed.
     Raises the error of a sentence that failed.
     """
-    [text], num_tokens, rows = plan.texts, 0, itertools.count()
-    parts = [*text.parts]
+    [text], num_tokens = plan.texts, 0
+    parts, rows = [*text.parts], {part: row for row, part in enumerate(plan.waiting)}
 
-    async def end(last: StreamResponse) -> None:
-        await service.take([plan], subscription.rows)
-        await service.decode(plan)
-        done = await service.with_text(lambda: Translated.of(text))
-        last.token.text += text.end
-        last.generated_text, last.truncated = done.text, done.is_cut
-        last.unreadable, last.details = done.fault or None, make_details(plan, options)
+    async def ended(event: StreamResponse) -> None:
+        left = [subscription.rows[row] for row in rows.values()]
+        await _end(service, plan, options, left, event)
 
     for part in parts:
-        sentence, index, row = GrowingSentence(service.model, part), 0, 0
-        if part.request is not None:
-            row = next(rows)
+        sentence, index, row = GrowingSentence(service.model, part), 0, rows.get(part, 0)
         async for one in _copied() if part.request is None else subscription.rounds(row):
-            ids = one.event.emitted_ids if one else []
+            ids, is_last = (
+                (one.event.emitted_ids, one.event.result is not None) if one else ([], True)
+            )
             tokens = await service.with_text(partial(sentence.add, ids))
+            if part.read.mask is None:
+                part.said = sentence.text
+            elif is_last:
+                part.result = subscription.rows[rows.pop(part)]
+                tokens[-1].text = await _whole(service, text, part)
             events = [StreamResponse(index=i, token=t) for i, t in enumerate(tokens, num_tokens)]
             if one is not None:
                 events[0].round = _round_info(service, one, row, index, sentence.text)
-            num_tokens, index, part.said = num_tokens + len(tokens), index + 1, sentence.text
-            if part is parts[-1] and (one is None or one.event.result is not None):
-                await end(events[-1])
+            num_tokens, index = num_tokens + len(tokens), index + 1
+            if part is parts[-1] and is_last:
+                await ended(events[-1])
             yield events
     if not parts:  # no words, no tokens, but clients wait for one
         blank = StreamResponse(index=0, token=Token(id=service.model.eos, text="", special=True))
-        await end(blank)
+        await ended(blank)
         yield [blank]
+
+
+async def _end(
+    service: Service,
+    plan: TextPlan[BatchRow],
+    options: Parameters,
+    rows: Sequence[BatchRow],
+    last: StreamResponse,
+) -> None:
+    """Complete a plan of one text, given the rows that it waits for, and its last event."""
+    [text] = plan.texts
+    await service.take([plan], rows)
+    await service.decode(plan)
+    done = await service.with_text(lambda: Translated.of(text))
+    last.token.text += text.end
+    last.generated_text, last.truncated = done.text, done.is_cut
+    last.unreadable, last.details = done.fault or None, make_details(plan, options)
+
+
+async def _whole(service: Service, text: Text[BatchRow], part: Part[BatchRow]) -> str:
+    """The translation of a decoded part of a text, with all its spans."""
+    alone = TextPlan([Text([part])], seed=0)
+    await service.with_text(alone.settle)
+    await service.finish(alone)
+    at, [done] = text.parts.index(part), alone.texts
+    text.parts[at : at + 1] = done.parts
+    return await service.with_text(lambda: done.translation)
 
 
 async def _copied() -> AsyncIterator[RowRound | None]:

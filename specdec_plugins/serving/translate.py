@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from specdec_plugins.app.main import (
     run_lines,
 )
 from specdec_plugins.app.report import Tally, summary
-from specdec_plugins.app.settings import EXACT, Settings
+from specdec_plugins.app.settings import BY_SENTENCE, EXACT, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.app.types import UNREADABLE, Limits, Sentence, Translation
 from specdec_plugins.corpus.cli import build, check, flag_of, flags_of, option
@@ -49,6 +49,7 @@ _ASKED = {
     **{name: name for name in (*EXACT, "source_lang", "target_lang")},
     "max_len_b": "max_new_tokens",
     "split": "split_sentences",
+    "protect": "protect",
 }
 _COUNTS = ("drafted", "accepted", "emitted")  # tokens of each round
 _HEEDED_HERE = ("on_unreadable",)  # of an answer
@@ -93,11 +94,9 @@ def _worker(given: Mapping[str, Any]) -> tuple[Worker, FileOptions]:
     if where.server is not None:
         files = build(FileOptions, given)
         return Server(where.server, where.requests, given, files), files
-    settings, files = read_options(given)
-    if "split" not in given and settings.raw_text:
-        settings = replace(settings, split=True)
-    if settings.split:
-        imported("sentence_splitter", "text")  # said before a model is loaded
+    settings, files = read_options({**BY_SENTENCE, **given})
+    if settings.split and settings.raw_text:
+        imported("sentencex", "text")  # said before a model is loaded
     num_processes = where.processes or os.cpu_count() or 1
     here = Here(settings) if num_processes == 1 else Processes(settings, num_processes)
     return here, files

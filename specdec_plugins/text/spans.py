@@ -1,15 +1,18 @@
 """Spans that a translation must contain unchanged: placeholders, tags, addresses, code.
 
-A model reads a symbol in place of each span, and writes it where the span belongs. One pass of one
-regular expression finds them; each alternative begins at a character or a word that opens it, and
-reads no further than a bound, so the time grows as the text does.
+A model reads a symbol in place of each span, and writes it where the span belongs. Where it does
+not, the text is translated in pieces around its spans. One pass of one regular expression finds
+them; each alternative begins at a character or a word that opens it, and reads no further than a
+bound, so the time grows as the text does.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import cached_property
+from itertools import count, product
 
 from specdec_plugins.formats.text import PROTECTED
 
@@ -61,7 +64,8 @@ _TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z_][\w:.-]*)[^<>]*?(?P<void>/?)
 _VOID = {"br", "hr", "img", "input", "wbr", "meta", "link"}
 _MOST_AROUND = 8  # tags before a text, and behind it
 _SPACES = re.compile(r"\s*")
-_SYMBOL = re.compile(f"[{PROTECTED[0]}-{PROTECTED[-1]}]")
+_CLOSING = re.compile(r"[\W_]*")
+_OPENING = "([{<\"'„“«‚‘» \t\n\u00a0"
 
 
 def spans_of(text: str) -> list[tuple[int, int]]:
@@ -81,6 +85,16 @@ def spans_of(text: str) -> list[tuple[int, int]]:
         if found and found[-1][1] == begin:
             begin, _ = found.pop()
         found.append((begin, at))
+    return found
+
+
+def united(*lists: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans of several lists, in order; those that touch are one."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(span for spans in lists for span in spans):
+        if found and found[-1][1] >= begin:
+            begin, end = found[-1][0], max(found.pop()[1], end)
+        found.append((begin, end))
     return found
 
 
@@ -109,7 +123,8 @@ class Masked:
     """A text with a symbol in place of each span."""
 
     text: str
-    spans: tuple[str, ...] = ()  # those that the symbols of PROTECTED stand for, in order
+    symbols: tuple[str, ...] = ()
+    spans: tuple[str, ...] = ()  # those that the symbols stand for, in order
     # Of each span, the nearest character before and behind it, with the white space between;
     # what is behind it is reversed.
     neighbours: tuple[tuple[str, str], ...] = ()
@@ -121,38 +136,95 @@ class Masked:
 
         None if a symbol is missing or stands twice, or if tags no longer close in order.
         """
-        symbols = _SYMBOL.findall(translation)
-        if sorted(symbols) != [*PROTECTED[: len(self.spans)]]:
+        text, found = self.filled(translation)
+        if sorted(found) != [*range(len(self.spans))]:
             return None
-        text, *pieces = _SYMBOL.split(translation)
-        for symbol, piece in zip(symbols, pieces, strict=True):
-            number = PROTECTED.index(symbol)
+        is_nested = _nests(text) or not _nests("".join(self.spans))
+        return self.head + text + self.tail if is_nested else None
+
+    def filled(self, translation: str) -> tuple[str, list[int]]:
+        """The translation, with a span in place of each symbol that it has, and their numbers."""
+        if not self.symbols:
+            return translation, []
+        text, *rest = self._pattern.split(translation)
+        numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
+        found = [numbers.get(symbol.replace(" ", ""), -1) for symbol in rest[::2]]
+        for number, piece in zip(found, rest[1::2], strict=True):
+            if number < 0:  # a symbol that was not read
+                text += piece
+                continue
             before, behind = self.neighbours[number]
             text = _beside(text, before) + self.spans[number]
             text += _beside(piece[::-1], behind)[::-1]
-        if _nests("".join(self.spans)) and not _nests(text):
-            return None
-        return self.head + text + self.tail
+        return text, found
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        """Matches a symbol, which a detokeniser may have spread."""
+        spread = (" ?".join(map(re.escape, symbol)) for symbol in self.symbols)
+        return re.compile(f"({'|'.join(spread)}|[{PROTECTED[0]}-{PROTECTED[-1]}])")
 
 
-def masked(text: str) -> Masked | None:
-    """The text as a model is to read it; None if it has more spans than there are symbols."""
-    head, inner, tail = _unwrapped(text)
-    spans = spans_of(inner)
-    if len(spans) > len(PROTECTED):
-        return None
-    pieces, neighbours, at = [], [], 0
-    for symbol, (begin, end) in zip(PROTECTED, spans, strict=False):
-        pieces += [inner[at:begin], symbol]
-        neighbours.append((_neighbour(inner[:begin]), _neighbour(inner[end:][::-1])))
-        at = end
+def stand_ins(text: str) -> Iterator[str]:
+    """Symbols for models that were not trained with any: marks of footnotes, which most copy.
+
+    None occurs in the text.
+    """
+    taken = {*re.findall(r"\d+", text)}
+    return (f"[{number}]" for number in count(1) if str(number) not in taken)
+
+
+def masked(
+    text: str, spans: Sequence[tuple[int, int]] | None = None, symbols: Iterable[str] = PROTECTED
+) -> Masked:
+    """The text as a model is to read it, with as many symbols as there are spans.
+
+    spans: begin and end of each; None = `spans_of` the text.
+    """
+    begin, end = _inside(text)
+    inner = text[begin:end]
+    found = spans_of(text) if spans is None else spans
+    within = [
+        (max(b, begin) - begin, min(e, end) - begin) for b, e in found if e > begin and b < end
+    ]
+    pieces, neighbours, used, at = list[str](), [], [], 0
+    for symbol, (left, right) in zip(symbols, within, strict=False):
+        pieces += [inner[at:left], symbol]
+        neighbours.append((_neighbour(inner[:left]), _neighbour(inner[right:][::-1])))
+        used.append(symbol)
+        at = right
     made = "".join([*pieces, inner[at:]])
-    found = tuple(inner[begin:end] for begin, end in spans)
-    return Masked(made, found, tuple(neighbours), head, tail)
+    kept = tuple(inner[left:right] for left, right in within)
+    return Masked(made, tuple(used), kept, tuple(neighbours), text[:begin], text[end:])
 
 
-def _unwrapped(text: str) -> tuple[str, str, str]:
-    """The text without the tags around it, if they close each other, and without white space."""
+def around(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, str, bool]]:
+    """The text as its spans and what is between them: the white space before each piece, the
+    piece, and whether it is to be translated. Punctuation beside a span is not.
+    """
+    at, gap = 0, ""
+    for begin, end in [*spans, (len(text), len(text))]:
+        piece = text[at:begin]
+        head = _CLOSING.match(piece).end() if at else 0  # type: ignore[union-attr]
+        tail = max(head, len(piece.rstrip(_OPENING) if end > begin else piece))
+        for part, is_text in zip(
+            (piece[:head], piece[head:tail], piece[tail:]), (False, True, False), strict=True
+        ):
+            bare = part.strip()
+            if bare:
+                gap += part[: len(part) - len(part.lstrip())]
+                yield gap, bare, is_text and any(map(str.isalpha, bare))
+            gap = part[len(part.rstrip()) :] if bare else gap + part
+        if begin < end:
+            yield gap, text[begin:end], False
+            gap = ""
+        at = end
+    if gap:
+        yield gap, "", False
+
+
+def _inside(text: str) -> tuple[int, int]:
+    """Where the text begins and ends within tags that close each other, and white space."""
     tags = [match.span() for match in _TAG.finditer(text)]
     begins, ends = [len(text) - len(text.lstrip())], [len(text.rstrip())]
     for left, right in tags[:_MOST_AROUND]:
@@ -163,8 +235,8 @@ def _unwrapped(text: str) -> tuple[str, str, str]:
             ends.append(len(text[:left].rstrip()))
     for begin, end in product(begins[::-1], ends[::-1]):
         if begin < end and _nests(text[:begin] + text[end:]):
-            return text[:begin], text[begin:end], text[end:]
-    return "", text, ""
+            return begin, end
+    return 0, len(text)
 
 
 def _nests(text: str) -> bool:

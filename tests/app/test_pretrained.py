@@ -146,7 +146,7 @@ def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
         outputs[place, "inference.py"] = (tmp_path / "out").read_text()
         with (tmp_path / "in").open() as piped, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", piped)
-            words = [str(place), *languages, "--cpu", "--no-split"]
+            words = [str(place), *languages, "--cpu", "--no-split", "--no-protect"]
             assert translate.main(words) in (0, 1)
         outputs[place, "pipe"] = capfd.readouterr().out
     assert len({*outputs.values()}) == 1, outputs
@@ -163,11 +163,12 @@ def test_what_generation_asks_for_is_the_default(small: Small, caplog: Any) -> N
 
 
 def test_lines_without_words_and_lines_that_are_too_long(small: Small) -> None:
-    made = translator(small("nllb"), source_lang="de", target_lang="ko", truncate_source=True)
+    ways = {"source_lang": "de", "target_lang": "ko", "split": False}
+    made = translator(small("nllb"), **ways, truncate_source=True)
     empty, long, cut = made.translate(["  ", "и " * 300, "и " * 63])
     assert (empty.text, empty.finish_reason) == ("  ", "empty")
     assert long.text == cut.text  # of 128 positions the language and the end have two
-    strict = translator(small("nllb"), source_lang="de", target_lang="ko", on_unreadable="fail")
+    strict = translator(small("nllb"), **ways, on_unreadable="fail")
     message = r"sentence 1: has \d+ tokens, more than the 126"
     refused(message, strict.translate, ["и" * 300])
     assert strict.translate(["и " * 300])[0].finish_reason == "length"  # of one-word pieces
@@ -218,7 +219,8 @@ def test_languages_that_the_model_does_not_have(small: Small) -> None:
     ],
 )
 def test_text_that_is_none_to_the_tokenizer(small: Small, line: str, message: str) -> None:
-    refused(message, translator(small("marian"), on_unreadable="fail").translate, [line])
+    as_it_is = translator(small("marian"), on_unreadable="fail", protect=False)
+    refused(message, as_it_is.translate, [line])
     assert translator(small("marian")).translate(["♪ 12"])  # no letters, no language
 
 

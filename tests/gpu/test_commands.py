@@ -30,7 +30,7 @@ BUNDLED = str(ROOT / "data/models/en-de")
 
 @pytest.mark.integration
 def test_serving(device: Device, lines: list[str]) -> None:
-    for needed in ("fastapi", "uvicorn", "prometheus_client", "sentence_splitter", "httpx"):
+    for needed in ("fastapi", "uvicorn", "prometheus_client", "sentencex", "httpx"):
         pytest.importorskip(needed)
     import httpx
 

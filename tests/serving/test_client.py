@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app import main as app
-from specdec_plugins.app import translator
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.errors import UnreadableError
@@ -31,7 +30,6 @@ from tests.serving.toys import (
     ToyCodec,
     expected,
     running,
-    split,
     toy_model,
     wait_until,
 )
@@ -250,7 +248,6 @@ def verifier(monkeypatch: pytest.MonkeyPatch) -> GatedVerifier:
         return SpeculativeTranslator(settings, model.codec, model.decoder, model.limits)
 
     monkeypatch.setattr(app, "load_translator", load)
-    monkeypatch.setattr(translator, "sentence_splitter", lambda language: split)
     assert isinstance(model.decoder.verifier, GatedVerifier)
     return model.decoder.verifier
 

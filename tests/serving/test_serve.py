@@ -18,12 +18,14 @@ import httpx
 import pytest
 
 from specdec_plugins.app import main as app
+from specdec_plugins.app.planning import Translated
+from specdec_plugins.decoding.types import RowResult
 from specdec_plugins.errors import INTERRUPTED, TERMINATED, UserError
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.cli import main, read_key
 from specdec_plugins.serving.client import KEY_VARIABLE, Client
 from specdec_plugins.serving.model import ServedModel, load_model, served_settings
-from specdec_plugins.serving.planning import translate_texts
+from specdec_plugins.serving.planning import TextPlan, make_plan
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
 from tests.bundles import CAPTIONS, ROOT
@@ -47,7 +49,10 @@ def model() -> ServedModel:
 
 
 def translated(model: ServedModel, **parameters: Any) -> list[str]:
-    done = translate_texts(LINES, Parameters(**parameters), model, ServerSettings())
+    plan: TextPlan[RowResult] = make_plan(LINES, Parameters(**parameters), model, ServerSettings())
+    while requests := plan.requests:
+        plan.take(model.decoder.decode(requests))
+    done = [*map(Translated.of, plan.texts)]
     assert not any(one.is_cut or one.fault for one in done)
     return [one.text for one in done]
 

@@ -53,7 +53,7 @@ START = 400.0  # until a process listens, on a machine that is busy
 class ToyCodec:
     """Source words w0, w1, ... are ids; target words t0, t1, ... likewise."""
 
-    num_framing, num_behind, first_ids, reads_texts = 1, 1, (), False
+    num_framing, num_behind, first_ids, reads_texts, reads_raw, unk = 1, 1, (), False, True, -1
     source_lang: str | None = "en"
     target_lang: str | None = "de"
     languages = Languages("toy", ("en",), ("de",))
@@ -64,6 +64,14 @@ class ToyCodec:
 
     def source_ids(self, line: str) -> list[int]:
         return [int(word.strip("w.?!")) for word in line.split()] + [SPECIAL.eos]
+
+    @staticmethod
+    def splitter(line: str) -> list[str]:
+        """Sentences end in a full stop."""
+        return [piece for piece in re.split(r"(?<=\. )", line) if piece]
+
+    def unknown(self, text: str) -> list[tuple[int, int]]:
+        return []
 
     def separates(self, line: str, begin: int, end: int) -> bool:
         return False  # no sentence can be divided
@@ -82,11 +90,6 @@ class ToyCodec:
 
     def settled(self, tokens: Sequence[str]) -> int:
         return max(0, len(tokens) - 1)
-
-
-def split(line: str) -> list[str]:
-    """Sentences end in a full stop."""
-    return [part for part in line.replace(". ", ".\n").split("\n") if part.strip()]
 
 
 class GatedVerifier(TableVerifier):
@@ -139,7 +142,6 @@ def toy_model(
     return ServedModel(
         Settings("toy", verifier="toy", drafter_checkpoint="toy", strategy=strategy),
         codec=codec or ToyCodec(),
-        splitter=lambda language: split,
         decoder=SpeculativeDecoder(verifier or GatedVerifier(), method, EngineConfig(max_rows=4)),
         limits=Limits(source=20, target=MAX_LEN, block_size=5 if script else 0),
     )

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specdec_plugins.formats.text import PROTECTED
-from specdec_plugins.text.spans import masked, spans_of
+from specdec_plugins.text.spans import around, masked, spans_of, stand_ins
 
 SPANS = {
     "{{name}}, you have %d new messages": ["{{name}}", "%d"],
@@ -87,7 +87,6 @@ def test_spans_come_back_in_place_of_symbols(
     source: str, translation: str, restored: str | None
 ) -> None:
     made = masked(source)
-    assert made is not None
     assert made.restored(translation) == restored
 
 
@@ -107,29 +106,46 @@ PIECES = [
 ]
 
 
-@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
-@example("</b> <b>")
-@example("\ue000 was there before")
-def test_a_text_comes_back_from_its_own_symbols(text: str) -> None:
-    made = masked(text)
-    if made is None:
-        assert len(spans_of(text)) > len(PROTECTED)
+TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join)
+
+
+@given(TEXTS, st.booleans())
+@example("</b> <b>", False)
+@example("\ue000 was there before", False)
+@example("[1] %s", True)
+def test_a_text_comes_back_from_its_own_symbols(text: str, has_stand_ins: bool) -> None:
+    made = masked(text, symbols=stand_ins(text) if has_stand_ins else PROTECTED)
+    if len(made.symbols) < len(made.spans):
+        assert not has_stand_ins
+        assert len(made.spans) > len(PROTECTED)
+        assert made.restored(made.text) is None
     else:
         assert made.restored(made.text) == text or "<" in text  # tags may be open in the text
 
 
-def test_more_spans_than_symbols_are_refused() -> None:
-    assert masked("%s " * len(PROTECTED)) is not None
-    assert masked("%s " * (len(PROTECTED) + 1)) is None
+@given(TEXTS)
+@example('Save ("%s"), or <b>open</b> it. ')
+def test_pieces_around_spans_are_the_text(text: str) -> None:
+    pieces = [*around(text, spans_of(text))]
+    assert "".join(gap + piece for gap, piece, _ in pieces) == text
+    assert all(not gap.strip() for gap, _, _ in pieces)
+    assert all(piece == piece.strip() and not spans_of(piece) for _, piece, t in pieces if t)
+
+
+def test_punctuation_beside_a_span_is_not_translated() -> None:
+    text = '%s, open ("{x}") or <b>close</b>.'
+    pieces = [piece for _, piece, is_text in around(text, spans_of(text)) if is_text]
+    assert pieces == ["open", "or", "close"]
 
 
 @pytest.mark.parametrize(
     "piece",
     [".", "<", "{", "%", "a@", "/", "a/", "{a,plural,", "`", "<a ", "&a", "http://", ")", "a."]
-    + [":a", "<a>", "<!--", "{{", "{%", "{a,", "$a->", "~/", " <b>", "{x} ", "a_", "--a"],
+    + [":a", "<a>", "<!--", "{{", "{%", "{a,", "$a->", "~/", " <b>", "{x} ", "a_", "--a", "("],
 )
 def test_no_text_takes_long(piece: str) -> None:
     text = (piece * 20_000)[:20_000]
     began = time.thread_time()
     masked(text)
+    assert sum(1 for _ in around(text, spans_of(text)))
     assert time.thread_time() - began < 1.0
