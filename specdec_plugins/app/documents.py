@@ -29,7 +29,7 @@ class DocumentOptions:
 
     # fmt: off
     file: str | None = option(None,
-        f"a document to translate in place of lines ({' '.join(FORMATS)}); -o names the "
+        f"a document to translate ({' '.join(FORMATS)}), or another file, of lines; -o names the "
         "translation. Without a FOLDER, the first name may be this one", "FILE", positional=True,
         group="files")
     units: str = option("untranslated", "of a document that holds translations: what has none "
@@ -43,12 +43,21 @@ class DocumentOptions:
 
 
 def parted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a command line with the document's name where it belongs."""
-    name = given.get("data", "")
-    is_document = os.path.isfile(name) or PurePath(name).suffix.lower() in FORMATS
-    if "file" in given or not is_document or os.path.isdir(name):
-        return dict(given)
-    return {**{key: value for key, value in given.items() if key != "data"}, "file": name}
+    """The values of a command line with the names of files where they belong.
+
+    A name that is no folder's is a document's or, without an ending that is known, that of lines.
+    """
+    named = dict(given)
+    is_file = os.path.isfile(name := str(given.get("data", "")))
+    if "file" not in given and not os.path.isdir(name) and (is_file or _is_document(name)):
+        named["file"] = named.pop("data")
+    if "file" in named and not _is_document(named["file"]) and "input_path" not in given:
+        named["input_path"] = named.pop("file")
+    return named
+
+
+def _is_document(name: str) -> bool:
+    return PurePath(name).suffix.lower() in FORMATS
 
 
 def run_document(

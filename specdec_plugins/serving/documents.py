@@ -39,8 +39,11 @@ class Translation:
     @property
     def note(self) -> str | None:
         """What of it is not translated."""
-        count = len(self.lost)
-        return f"Not translated, as markup would be lost: {count} texts." if count else None
+        if not self.lost:
+            return None
+        return (
+            f"Some texts stay, as markup would be lost: {len(self.lost)}, first {self.lost[0]!r}."
+        )
 
 
 def job_of(name: str, data: bytes) -> Job:

@@ -133,6 +133,20 @@ def test_the_first_name_may_be_that_of_the_document(po: Path, tmp_path: Path) ->
     assert parted({"data": "models/mine"}) == {"data": "models/mine"}
     both = {"data": str(tmp_path), "file": str(po)}
     assert parted(both) == both
+    lines = tmp_path / "raw.en"
+    lines.touch()
+    assert parted({"data": str(lines)}) == {"input_path": str(lines)}
+    assert parted({"data": "m", "file": "raw.en"}) == {"data": "m", "input_path": "raw.en"}
+
+
+def test_another_file_is_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines, out = tmp_path / "raw.en", tmp_path / "raw.de"
+    lines.write_text("Click the button.\n", encoding="utf-8")
+    assert command.main([str(lines), "-o", str(out), "--quiet"]) == 0
+    assert out.read_text(encoding="utf-8") == "Klicken Sie auf die Schaltfläche.\n"
+    lines.write_bytes(b"\x7fELF\0\xff")
+    assert command.main([str(lines), "-o", str(out), "--quiet"]) == 2
+    assert "raw.en" in capsys.readouterr().err
 
 
 def test_the_bundled_pair_translates_a_document(po: Path) -> None:
