@@ -9,7 +9,7 @@ hypothesis needs any more. `hypotheses.py` decides what goes on; here is what th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import cast
@@ -20,7 +20,7 @@ from torch import Tensor
 from specdec_plugins.decoding.batch import to_host
 from specdec_plugins.decoding.constraints import FREE, constrain
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.hypotheses import Candidate, Feed, Search
+from specdec_plugins.decoding.hypotheses import Candidate, Open, Search
 from specdec_plugins.decoding.networks.cpu.ops import largest, log_total
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -35,7 +35,7 @@ from specdec_plugins.decoding.types import (
     RowResult,
 )
 
-_GRAIN = 8  # places of a byte of `Branching.score_at`
+_BITS = 64  # places of a number of `Branching.score_at`
 
 
 class BeamSession(Session):
@@ -51,10 +51,11 @@ class BeamSession(Session):
         super().__init__(verifier, method, config, on_close)
         self._searches: dict[str, Search] = {}  # by request
         constraints = config.constraints
-        words = [word for word in constraints.bad_words if len(word) == 1]
-        single = replace(FREE, bad_words=tuple(words), num_opening=constraints.num_opening)
-        # Other constraints depend on the text.
-        self._never = [word[0] for word in words] if constraints == single else None
+        words = constraints.bad_words
+        plain = replace(FREE, bad_words=words, num_opening=constraints.num_opening)
+        is_plain = constraints == plain and len(words) < 5 and all(len(w) == 1 for w in words)
+        self._reads_texts = not is_plain  # the constraints do, or there is much to ban
+        self._skipped = frozenset(word[0] for word in words) if is_plain else frozenset[int]()
 
     def _admit(self, requests: Sequence[Request], now: float) -> None:
         super()._admit(requests, now)
@@ -79,7 +80,7 @@ class BeamSession(Session):
 
     def _score(self, searches: Sequence[Search]) -> Tensor:
         """[M, V] logits after each open hypothesis of all searches, in their order."""
-        feeds: list[list[Feed]] = []
+        feeds: list[list[Open]] = []
         ends, remaining = list[int](), iter(searches)
         width = max(len(search.feeds) for search in searches)
         for index, row in enumerate(self._batch.rows):
@@ -94,62 +95,61 @@ class BeamSession(Session):
             if len(own) > 1 and self._searches[row.id].counts_forced:
                 self._count_forced(self._searches[row.id], told[index, : len(own) - 1])
         flat = told.flatten(0, 1)
-        return flat if len(ends) == len(flat) else flat[torch.tensor(ends, device=flat.device)]
+        return flat if len(ends) == len(flat) else flat[_index(ends, flat)]
 
-    def _read(self, feeds: Sequence[Sequence[Feed]], width: int) -> Tensor:
+    def _read(self, feeds: Sequence[Sequence[Open]], width: int) -> Tensor:
         """[B, width, V] logits after the tokens fed to each row, and junk after fewer of them."""
         most = max(feed.seen for own in feeds for feed in own).bit_length()
         has_junk = any(len(own) < width for own in feeds)
-        num_bytes = -(-(most + has_junk) // _GRAIN)
+        num_words = -(-(most + has_junk) // _BITS)
         # Junk has a place of its own, for which there is room if there is junk.
-        place = num_bytes * _GRAIN - 1
-        junk = [Feed(self.verifier.special.pad, 0, place, 1 << place)]
+        place = num_words * _BITS - 1
+        junk = [Open(None, self.verifier.special.pad, 0, 0.0, place, 1 << place)]
         cells = [feed for own in feeds for feed in (*own, *junk * (width - len(own)))]
-        device, shape = self.verifier.device, (3, len(feeds), width)
-        numbers = torch.tensor([feed[:3] for feed in cells], device=device)
-        seen = bytearray(b"".join(feed.seen.to_bytes(num_bytes, "little") for feed in cells))
-        bits = torch.frombuffer(seen, dtype=torch.uint8).view(*shape[1:], num_bytes)
+        numbers = [[c.token for c in cells], [c.position for c in cells], [c.place for c in cells]]
+        bits = bytearray(b"".join(c.seen.to_bytes(8 * num_words, "little") for c in cells))
+        device, shape = self.verifier.device, (len(feeds), width)
+        tokens, positions, places = torch.tensor(numbers, device=device).view(3, *shape)
+        seen = torch.frombuffer(bits, dtype=torch.int64).view(*shape, num_words)
         verifier = cast(Branching, self.verifier)
-        tokens, positions, places = numbers.T.contiguous().view(shape)
-        logits = verifier.score_at(tokens, positions, places, bits.to(device))
+        logits = verifier.score_at(tokens, positions, places, seen.to(device))
         return logits.float() if logits.itemsize < 4 else logits  # scores are long sums
 
     def _count_forced(self, search: Search, logits: Tensor) -> None:
         """logits: [P, V], of the forced tokens."""
-        tokens = torch.tensor(search.open[0].token_ids, device=logits.device)
-        own = logits.gather(1, tokens[:, None])[:, 0].double()
+        own = logits.gather(1, _index(search.request.forced_ids, logits)[:, None])[:, 0].double()
         search.count_forced((own - log_total(logits).double()).tolist())
 
     def _best(self, searches: Sequence[Search], logits: Tensor) -> list[list[Candidate] | None]:
         """The candidates of each search, best first; None where logits are no numbers."""
         totals = self._constrain(searches, logits)
         self._adjust([search for search in searches for _ in search.open], logits)
-        count = min(logits.shape[1], 2 * max(search.beam.size for search in searches))
-        scores, tokens = largest(logits, count)
+        count = 2 * max(search.beam.size for search in searches) + len(self._skipped) + 1
+        scores, tokens = largest(logits, min(count, logits.shape[1]))
         rows = zip(*to_host([scores.double(), tokens, totals.double()]), strict=True)
-        return [_merged(search, [next(rows) for _ in search.open]) for search in searches]
+        ends, found = {self.verifier.special.eos}, list[list[Candidate] | None]()
+        for search in searches:
+            banned = self._skipped | ends if search.length < search.min_len else self._skipped
+            found.append(_merged(search, [next(rows) for _ in search.open], banned))
+        return found
 
     def _constrain(self, searches: Sequence[Search], logits: Tensor) -> Tensor:
         """Apply the constraints in place; returns the log of the sum of all probabilities, [M].
 
         As in fairseq and transformers, what is banned keeps its share of the probabilities, unless
-        the model asks for another normalisation.
+        the model asks for another normalisation. A few tokens that are always banned, and an early
+        end, are left to `_merged`.
         """
-        owners = [search for search in searches for _ in search.open]
         constraints, eos = self._config.constraints, self.verifier.special.eos
         totals = log_total(logits)
-        if self._never is None:
+        if self._reads_texts:
+            owners = [search for search in searches for _ in search.open]
             logits -= totals[:, None]
             asked = [replace(s.request.params, min_len=s.min_len) for s in owners]
             params = DecodeParams.stack(asked, logits.device)
             nothing = Draft.empty(len(owners), logits.device)
             constrain(logits[:, None], self._texts(searches), nothing, params, eos, constraints)
             totals = torch.zeros_like(totals)
-        else:
-            for token in self._never:
-                logits[:, token] = -math.inf
-            early = [i for i, s in enumerate(owners) if s.length < s.min_len]
-            logits[_index(early, logits), eos] = -math.inf
         return log_total(logits) if constraints.renormalizes else totals
 
     def _adjust(self, owners: Sequence[Search], logits: Tensor) -> None:
@@ -167,7 +167,7 @@ class BeamSession(Session):
     def _texts(self, searches: Sequence[Search]) -> Prefix:
         """The open hypotheses as the constraints read them."""
         start, device = self.verifier.special.start, self.verifier.device
-        texts = [[start, *one.token_ids] for search in searches for one in search.open]
+        texts = [[start, *search.text(one)[0]] for search in searches for one in search.open]
         lengths, width = [len(text) for text in texts], max(map(len, texts))
         tokens = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
         active = torch.ones(len(texts), dtype=torch.bool, device=device)
@@ -198,21 +198,27 @@ def _index(rows: Sequence[int], like: Tensor) -> Tensor:
 
 
 def _merged(
-    search: Search, rows: Sequence[tuple[list[float], list[int], float]]
+    search: Search, rows: Sequence[tuple[list[float], list[int], float]], banned: Collection[int]
 ) -> list[Candidate] | None:
     """The best candidates, given each hypothesis' best logits, their tokens, and the total.
 
     Of equal ones the first: results must not depend on how many candidates others asked for.
     """
-    found = list[Candidate]()
+    found, kept = list[Candidate](), list[Candidate]()
     for parent, (scores, tokens, total) in enumerate(rows):
-        if math.isnan(total) or total == math.inf:
+        if not total < math.inf:  # or no number
             return None
         before = search.open[parent].total - total
-        both = zip(scores, tokens, strict=True)
-        found += [Candidate(before + one, parent, token) for one, token in both if one > -math.inf]
+        found += [
+            (before + score, parent, token) for score, token in zip(scores, tokens, strict=True)
+        ]
     found.sort(key=itemgetter(0), reverse=True)
-    return found[: 2 * search.beam.size]
+    for one in found:
+        if len(kept) == 2 * search.beam.size or one[0] == -math.inf:
+            break
+        if one[2] not in banned:
+            kept.append(one)
+    return kept
 
 
 class BeamDecoder(SpeculativeDecoder):

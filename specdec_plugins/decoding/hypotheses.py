@@ -8,37 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from specdec_plugins.decoding.types import BeamParams, FinishReason, Hypothesis, Request
 
+# A hypothesis, by its number, and a token that may follow it: the log-probability of all tokens,
+# the number, and the token. A tuple, as there are dozens in every step.
+Candidate = tuple[float, int, int]
 
-class Candidate(NamedTuple):
-    """A hypothesis and a token that may follow it."""
 
+class Open(NamedTuple):
+    """A hypothesis that goes on: another one and a token. `place` is the token's in the cache."""
+
+    before: Open | None  # None = the start token and what is forced
+    token: int
+    position: int  # of the token, 0 for the start token
     total: float  # log-probability of all tokens
-    parent: int  # of the open hypotheses
-    token: int
-
-
-class Feed(NamedTuple):
-    """A token for the verifier to read; see `Branching.score_at`."""
-
-    token: int
-    position: int
     place: int
-    seen: int  # the places that it sees, as bits
-
-
-@dataclass(frozen=True)
-class Open:
-    """A hypothesis that goes on."""
-
-    token_ids: list[int]  # forced prefix included, start token not
-    token_scores: list[float]
-    total: float
-    seen: int  # the places of its tokens in the cache, as bits
+    seen: int  # the places of all tokens, as bits
 
 
 class Search:
@@ -52,28 +39,20 @@ class Search:
         self.is_over = False
         self._eos, self._max_len = eos, request.params.max_len
         self._ended: list[Hypothesis] = []
-        forced = request.forced_ids
-        self.open = [Open(list(forced), [0.0] * len(forced), 0.0, (1 << len(forced) + 1) - 1)]
-        texts = enumerate([start, *forced])
-        self._next = [Feed(token, i, i, (1 << i + 1) - 1) for i, token in texts]
+        texts = enumerate([start, *request.forced_ids])
+        # What the verifier reads next; the last ones are the ends of the open hypotheses.
+        self.feeds = [Open(None, token, i, 0.0, i, (1 << i + 1) - 1) for i, token in texts]
+        self.open = self.feeds[-1:]
+        self.length = len(request.forced_ids)  # of each open hypothesis
+        self._forced_scores = [0.0] * self.length
         # transformers scores a hypothesis by what follows the text that the caller forces.
         is_theirs = self.beam.finishing != "fairseq"
-        self._uncounted = max(0, len(forced) + 1 - num_opening) if is_theirs else 0
-
-    @property
-    def feeds(self) -> list[Feed]:
-        """What the verifier reads next; the last ones are the ends of the open hypotheses."""
-        return self._next
+        self._uncounted = max(0, self.length + 1 - num_opening) if is_theirs else 0
 
     @property
     def counts_forced(self) -> bool:
         """True if a score counts the forced tokens, as fairseq does; see `count_forced`."""
-        return self.steps == 0 and len(self._next) > 1 and self.beam.finishing == "fairseq"
-
-    @property
-    def length(self) -> int:
-        """Tokens of each open hypothesis."""
-        return len(self.open[0].token_ids)
+        return self.steps == 0 and len(self.feeds) > 1 and self.beam.finishing == "fairseq"
 
     @property
     def must_end(self) -> bool:
@@ -87,8 +66,17 @@ class Search:
 
     def count_forced(self, scores: list[float]) -> None:
         """Begin with these log-probabilities of the forced tokens."""
-        [first] = self.open
-        self.open = [Open(first.token_ids, scores, sum(scores), first.seen)]
+        self._forced_scores = scores
+        self.open = [self.open[0]._replace(total=sum(scores))]
+
+    def text(self, one: Open) -> tuple[list[int], list[float]]:
+        """The tokens of an open hypothesis, forced ones included, and their log-probabilities."""
+        ids, scores = list[int](), list[float]()
+        while one.before is not None:
+            ids.append(one.token)
+            scores.append(one.total - one.before.total)
+            one = one.before
+        return [*self.request.forced_ids, *ids[::-1]], [*self._forced_scores, *scores[::-1]]
 
     def advance(self, candidates: Sequence[Candidate] | None) -> None:
         """Take one step: `candidates` are the 2 * size best, or all that there are, best first.
@@ -97,24 +85,28 @@ class Search:
         verifier's scores are not numbers, which ends the search without a result.
         """
         self.steps += 1
+        self.length += 1
         if candidates is None:
             self.is_over, self._ended = True, []
             return
-        is_last, opened = self.length + 1 >= self._max_len, list[Open]()
-        ended = list[Hypothesis]()
-        for rank, (total, parent, token) in enumerate(candidates):
-            before = self.open[parent]
-            scores = [*before.token_scores, total - before.total]
-            if token == self._eos or is_last:
-                if rank < self.beam.size:
-                    score = total / self._norm(len(scores))
-                    ended.append(Hypothesis([*before.token_ids, token], score, scores))
-            elif len(opened) < self.beam.size:
-                opened.append(Open([*before.token_ids, token], scores, total, before.seen))
-        self._end(ended)
-        self.is_over = is_last or not opened or self._is_settled(opened[0])
+        is_last, size = self.length >= self._max_len, self.beam.size
+        ended, going = list[Hypothesis](), list[Candidate]()
+        for rank, candidate in enumerate(candidates):
+            if candidate[2] == self._eos or is_last:
+                if rank < size:
+                    ended.append(self._hypothesis(*candidate))
+            elif len(going) < size:
+                going.append(candidate)
+        if ended:
+            self._end(ended)
+        self.is_over = is_last or not going or self._is_settled(going[0][0])
         if not self.is_over:
-            self._place(opened)
+            self._go_on(going)
+
+    def _hypothesis(self, total: float, parent: int, token: int) -> Hypothesis:
+        ids, scores = self.text(self.open[parent])
+        scores.append(total - self.open[parent].total)
+        return Hypothesis([*ids, token], total / self._norm(self.length), scores)
 
     def _end(self, ended: list[Hypothesis]) -> None:
         """Keep `size` of those that have ended: for fairseq the first, else the best."""
@@ -123,32 +115,33 @@ class Search:
         both = sorted(self._ended + ended, key=lambda hypothesis: -hypothesis.score)
         self._ended = both[: self.beam.size]
 
-    def _is_settled(self, best: Open) -> bool:
+    def _is_settled(self, best: float) -> bool:
+        """best: the largest log-probability of those that may go on."""
         if len(self._ended) < self.beam.size:
             return False
         if self.beam.finishing in ("fairseq", "first"):
             return True
         looks_ahead = self.beam.finishing == "never" and self.beam.length_penalty > 0
-        length = self._max_len if looks_ahead else len(best.token_ids)
-        return best.total / self._norm(length) <= self._ended[-1].score
+        length = self._max_len if looks_ahead else self.length
+        return best / self._norm(length) <= self._ended[-1].score
 
     def _norm(self, length: int) -> float:
         return math.pow(length - self._uncounted, self.beam.length_penalty)
 
-    def _place(self, opened: Sequence[Open]) -> None:
-        """Give the last token of each open hypothesis a place that no other one sees.
+    def _go_on(self, going: Sequence[Candidate]) -> None:
+        """Open these; each token gets the lowest place that no hypothesis sees.
 
-        The lowest are taken: with one hypothesis they are those of greedy decoding, in order.
+        With one hypothesis the places are those of greedy decoding, in order.
         """
-        used, self.open, self._next = 0, [], []
-        for one in opened:
-            used |= one.seen
-        for one in opened:
-            free = ~used & (used + 1)
+        used, before, self.open = 0, self.open, []
+        for _, parent, _ in going:
+            used |= before[parent].seen
+        for total, parent, token in going:
+            free, one = ~used & (used + 1), before[parent]
             used |= free
-            self.open.append(Open(one.token_ids, one.token_scores, one.total, one.seen | free))
-            feed = Feed(one.token_ids[-1], len(one.token_ids), free.bit_length() - 1, 0)
-            self._next.append(feed._replace(seen=one.seen | free))
+            seen = one.seen | free
+            self.open.append(Open(one, token, self.length, total, free.bit_length() - 1, seen))
+        self.feeds = self.open
 
     def result(self) -> list[Hypothesis]:
         """The best hypotheses, best first; none if every continuation was banned."""

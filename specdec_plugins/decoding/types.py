@@ -283,7 +283,7 @@ class Branching(Verifier, Protocol):
 
         What a token is computed to goes to its place in the row's cache, [B, n] int64, and stays
         there until another token is given it. A token sees the places whose bits are set in its
-        `seen` [B, n, N] uint8, 8 places a byte, the lowest bit first; its own is one of them.
+        `seen` [B, n, W] int64, 64 places a number, the lowest bit first; its own is one of them.
         """
 
 

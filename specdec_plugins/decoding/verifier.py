@@ -87,9 +87,8 @@ class TransformerVerifier:
     def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
         """See `Branching`."""
         assert self._memory is not None, "score before admit"
-        decoder = self.network.decoder
-        window = self._cache.window_at(positions, places, seen)
-        return decoder.logits(decoder(tokens, window, self._memory))
+        told = (tokens, positions, places, seen)
+        return self.network.decoder.score_at(*told, self._cache, self._memory)
 
     def _read(self, tokens: Tensor, memory: SourceMemory, width: int) -> Tensor:
         """Last states [B, n, D] of tokens [B, n] int64; resumes those that `run_ahead` began."""

@@ -85,9 +85,9 @@ class KVCache:
 
     def window_at(self, positions: Tensor, places: Tensor, seen: Tensor) -> CacheWindow:
         """Room for new tokens [B, n] at any places of their rows; see `Branching.score_at`."""
-        live = self.make_room(8 * seen.shape[-1])
+        self.make_room(64 * seen.shape[-1])
         rows = torch.arange(len(self), device=places.device)[:, None] * self.capacity
-        mask = ops.mask_of_bits(seen, self._room.dtype)[:, None, :, :live]
+        mask = ops.mask_of_bits(seen, self._room.dtype)[:, None]
         at = (rows + places).flatten()
         return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
 

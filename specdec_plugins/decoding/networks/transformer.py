@@ -170,6 +170,32 @@ class CachedDecoder(nn.Module):
         )
         return states, logits
 
+    def score_at(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        places: Tensor,
+        seen: Tensor,
+        cache: KVCache,
+        source: SourceMemory,
+    ) -> Tensor:
+        """See `Branching`; in one call of the kernels, if they do all of it."""
+        if not self.scores_at_once:
+            return self.logits(self(tokens, cache.window_at(positions, places, seen), source))
+        cache.make_room(64 * seen.shape[-1])
+        logits = torch.empty(*tokens.shape, self.output.out_features)
+        self._scorer.score_at(
+            tokens=tokens,
+            positions=positions,
+            places=places,
+            seen=seen,
+            storage=cache.storage.flatten(1, 2),
+            source=source.compiled,
+            logits=logits,
+            threads=torch.get_num_threads(),
+        )
+        return logits
+
     def prepare(self) -> None:
         """See `TrainedNetwork.prepare`."""
         if self.scores_at_once:

@@ -115,8 +115,8 @@ def test_reductions_are_torchs(random: torch.Generator) -> None:
 
 
 def test_bits_are_masks() -> None:
-    seen = torch.tensor([[0b00000101, 0], [255, 0b10000000]], dtype=torch.uint8)
-    shown = [[0, 2], [0, 1, 2, 3, 4, 5, 6, 7, 15]]
+    seen = torch.tensor([[0b00000101, 0], [255, -(2**63)], [-1, 0]])
+    shown = [[0, 2], [*range(8), 127], [*range(64)]]
     found = ops.mask_of_bits(seen, torch.float64)
     assert [(row == 0).nonzero()[:, 0].tolist() for row in found] == shown
     assert {0.0, -torch.inf} == set(found.flatten().tolist())

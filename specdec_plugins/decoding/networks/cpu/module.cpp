@@ -254,7 +254,9 @@ PYBIND11_MODULE(_kernels, module) {
       .def(py::init<Tables, std::shared_ptr<Stack>, Packed>(), arg("tables"), arg("stack"),
            arg("output"))
       .def("score", &Scorer::score, arg("prefix"), arg("draft"), arg("pad"), arg("cached"),
-           arg("source"), arg("states"), arg("logits"), arg("threads"), Unlocked());
+           arg("source"), arg("states"), arg("logits"), arg("threads"), Unlocked())
+      .def("score_at", &Scorer::score_at, arg("tokens"), arg("positions"), arg("places"),
+           arg("seen"), arg("storage"), arg("source"), arg("logits"), arg("threads"), Unlocked());
   py::class_<BlockDrafter>(module, "BlockDrafter")
       .def(py::init<Tables, std::shared_ptr<Stack>, int64_t, int64_t, std::optional<Floats<2>>,
                     std::shared_ptr<Head>>(),

@@ -197,16 +197,10 @@ def additive(kept_mask: Tensor, dtype: torch.dtype) -> Tensor:
     return zeros.masked_fill_(~kept_mask, -math.inf)
 
 
-@cache
-def _masks(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[256, 8], of each byte."""
-    bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
-    return additive(bits.bool(), dtype).to(device)
-
-
 def mask_of_bits(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """`additive` of bits, 8 a byte, the lowest first: [..., 8 N] of [..., N] uint8."""
-    return _masks(dtype, seen.device)[seen.long()].flatten(-2)
+    """`additive` of bits, 64 a number, the lowest first: [..., 64 W] of [..., W] int64."""
+    bits = seen[..., None] >> torch.arange(64, device=seen.device) & 1
+    return additive(bits.bool().flatten(-2), dtype)
 
 
 def leading_true(mask: Tensor) -> Tensor:

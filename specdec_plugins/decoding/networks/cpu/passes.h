@@ -169,6 +169,34 @@ class Scorer {
     output_->multiply(as_rows(states), logits, threads);
   }
 
+  // Logits [B * n, V] after tokens [B, n] at any positions and places of their rows' storage; each
+  // sees the places whose bits are set in its `seen` [B, n, W].
+  void score_at(const Integers<2>& tokens, const Integers<2>& positions, const Integers<2>& places,
+                const Integers<3>& seen, const Storage& storage, const Source& source,
+                const Folded<float, 2>& logits, int threads) const {
+    const int64_t rows = tokens.size(0), width = tokens.size(1), dim = tables_.tokens.size(1);
+    check(rows > 0 && width > 0, "a pass needs tokens");
+    const int64_t capacity = storage.size(1) / rows, live = 64 * seen.size(2);
+    check_same("rows", rows, positions.size(0), places.size(0), seen.size(0));
+    check_same("columns", width, positions.size(1), places.size(1), seen.size(1));
+    check(live <= capacity, "a mask is wider than the cache");
+    check_within(Integers<1>{places.data, {rows * width}, 0, {}}, 0, live - 1, "a place");
+    Owned<float, 4> mask(rows, int64_t(1), width, live);
+    Owned<int64_t, 1> at(rows * width);
+    for (int64_t i = 0; i < rows * width; ++i) {
+      at.values[i] = i / width * capacity + places.data[i];
+      for (int64_t place = 0; place < live; ++place) {
+        const bool sees = seen.data[(i * live + place) / 64] >> place % 64 & 1;
+        mask.values[i * live + place] = sees ? 0.0f : -INFINITY;
+      }
+    }
+    Owned<float, 3> x(rows, width, dim), states(rows, width, dim);
+    embed(tokens, positions, tables_, x.written());
+    stack_->run({x.read(), {}, {}}, {mask.read(), storage, at.read()}, &source,
+                {0, stack_->size()}, states.written(), threads);
+    output_->multiply(as_rows(states.written()), logits, threads);
+  }
+
  private:
   static Floats<2> as_rows(const Tensor<float, 3>& states) {
     return {states.data, {states.size(0) * states.size(1), states.size(2)}, 0, {}};
