@@ -1,0 +1,98 @@
+"""Real and made strings of ten formats: each span arrives unchanged, as often as it was there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdec_plugins.app.convert import MARIAN
+from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.formats.bundle import default_bundle
+from specdec_plugins.text.spans import spans_of
+
+LINES = (Path(__file__).parent.parent / "text/strings.txt").read_text("utf-8").splitlines()
+STRINGS = [line for line in LINES if not line.startswith("# ")]
+SPANS = [
+    "%s",
+    "%1$d",
+    "{name}",
+    "{{ n }}",
+    "<b>",
+    "</b>",
+    "<br/>",
+    "&amp;",
+    "https://a.de/b?c=1",
+    "a@b.de",
+]
+SPANS += [
+    "`x = 1`",
+    "/etc/hosts",
+    ":smile:",
+    "#42",
+    "%%",
+    "{n, plural, one {# cat} other {# cats}}",
+    "[1]",
+    "☃",
+]
+WORDS = [
+    "The cat",
+    "sleeps",
+    "on the table",
+    "and",
+    "I",
+    "see",
+    ",",
+    ".",
+    "(",
+    ")",
+    " ",
+    "\n",
+    "  ",
+]
+
+
+@pytest.fixture(scope="module", params=["bundled", "marian"])
+def model(
+    request: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SpeculativeTranslator]:
+    folder = str(default_bundle())
+    if request.param == "marian":  # it never saw a symbol
+        pytest.importorskip("transformers")
+        folder = str(tmp_path_factory.mktemp("export") / "marian")
+        assert MARIAN.run([str(default_bundle()), "--output", folder]) == 0
+    how: dict[str, Any] = {"scores": False, "device": "cpu", "dtype": "int8", "batch": 32}
+    return SpeculativeTranslator.from_pretrained(folder, **how)
+
+
+def lost(source: str, translation: str) -> list[str]:
+    spans = [source[begin:end] for begin, end in spans_of(source)]
+    return [span for span in spans if translation.count(span) != source.count(span)]
+
+
+def test_strings_keep_their_spans(model: SpeculativeTranslator) -> None:
+    assert len(STRINGS) == 400
+    done = model.translate(STRINGS)
+    assert all(spans_of(string) for string in STRINGS)
+    losses = {s: str(one) for s, one in zip(STRINGS, done, strict=True) if lost(s, str(one))}
+    assert not losses
+    changed = sum(str(one) != string for string, one in zip(STRINGS, done, strict=True))
+    assert changed > 380  # they are translated, not copied
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(pieces=st.lists(st.sampled_from(SPANS + WORDS), max_size=12))
+def test_made_strings_keep_their_spans(model: SpeculativeTranslator, pieces: list[str]) -> None:
+    source = " ".join(pieces)
+    done = model.translate(source)
+    assert not lost(source, done.text)
+    assert done.text.count("☃") == source.count("☃")
+    assert [*map(str.isspace, done.text)][:1] == [*map(str.isspace, source)][:1]
+    streamed = [*model.stream(source)]
+    assert streamed[-1] == done.text
