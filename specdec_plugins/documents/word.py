@@ -18,7 +18,7 @@ _TEXTS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xm
 _AROUND = {"hyperlink", "ins", "smartTag", "sdt", "fldSimple", "customXml"}
 _NOISE = {"proofErr", "lastRenderedPageBreak"}  # Word's own remarks, which it makes again
 _PAIR = (Kind.OPEN, Kind.CLOSE)
-_MOST_BYTES = 200_000_000  # of all texts in a file
+_MOST_BYTES = 50_000_000  # of all texts in a file, which is compressed
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,9 @@ class Gate:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope["path"], Headers(scope=scope))
-        body = await self._body(receive, keeps=refusal is None)
+        settings = self._service.settings
+        most = settings.max_file if scope["path"] == "/translate_file" else settings.max_body
+        body = await self._body(receive, most, keeps=refusal is None)
         if refusal is not None:
             raise refusal
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -241,27 +243,26 @@ class Gate:
             return ServiceError(415, told)
         return None
 
-    async def _body(self, receive: Receive, keeps: bool) -> bytes:
+    async def _body(self, receive: Receive, most: int, keeps: bool) -> bytes:
         """Read a body of bounded size in bounded time, also one that is not kept.
 
-        A client that is still writing when the connection closes never sees the answer.
+        most: bytes. A client that still writes when the connection closes never sees the answer.
         """
-        settings, num_bytes, parts = self._service.settings, 0, list[bytes]()
-        more = True
+        num_bytes, parts, more = 0, list[bytes](), True
         try:
-            async with asyncio.timeout(settings.body_timeout):
-                while more and num_bytes < _PATIENCE * settings.max_body:
+            async with asyncio.timeout(self._service.settings.body_timeout):
+                while more and num_bytes < _PATIENCE * most:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientDisconnect
                     part, more = message.get("body", b""), message.get("more_body", False)
                     num_bytes += len(part)
-                    if keeps and num_bytes <= settings.max_body:
+                    if keeps and num_bytes <= most:
                         parts.append(part)
         except TimeoutError as error:
             raise ServiceError(408, "The body did not arrive in time.") from error
-        if keeps and num_bytes > settings.max_body:
-            raise ServiceError(413, f"The body is larger than {settings.max_body} bytes.")
+        if keeps and num_bytes > most:
+            raise ServiceError(413, f"The body is larger than {most} bytes.")
         return b"".join(parts)
 
 

@@ -46,10 +46,13 @@ class Translation:
         )
 
 
-def job_of(name: str, data: bytes) -> Job:
-    """What is to be translated of a document. Raises ServiceError if it cannot be read."""
+async def job_of(name: str, data: bytes) -> Job:
+    """What is to be translated of a document. Raises ServiceError if it cannot be read.
+
+    A large file takes seconds, so it is read beside the thread for texts, which others wait for.
+    """
     try:
-        return Job(read(name, data))
+        return Job(await asyncio.to_thread(read, name, data))
     except UserError as error:
         raise ServiceError(_BAD, f"The document {error}") from error
 
@@ -61,7 +64,7 @@ async def translate_document(service: Service, job: Job, languages: Pair) -> Tra
         best = await _translated(service, part, languages, waits=part is not parts[0])
         done.update(zip(part, best, strict=True))
     said = {text: one.text for text, one in done.items() if one.text}
-    data = await service.with_text(lambda: job.written(said))
+    data = await asyncio.to_thread(job.written, said)
     fault = next((one.fault for one in done.values() if one.fault), "")
     return Translation(data, any(one.is_cut for one in done.values()), fault, job.lost)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 from urllib.parse import quote
 
@@ -125,8 +126,10 @@ async def _texts(
 async def _pages(
     service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
 ) -> schemas.TranslateResponse:
-    jobs = [documents.job_of("page.html", text.encode()) for text in texts]
-    done = [await documents.translate_document(service, job, languages) for job in jobs]
+    done = []
+    for text in texts:
+        job = await documents.job_of("page.html", text.encode())
+        done.append(await documents.translate_document(service, job, languages))
     return schemas.TranslateResponse(
         translatedText=[one.data.decode() for one in done],
         truncated=[one.is_cut for one in done],
@@ -175,11 +178,11 @@ async def post_translate_file(
     _check_key(request, service, body.api_key)
     name, data = body.file.filename or "", await body.file.read()
     async with service.until(service.deadline()):
-        job = await service.with_text(lambda: documents.job_of(name, data))
+        job = await documents.job_of(name, data)
         source, _ = await service.source_of(body.source, job.texts)
         work = documents.translate_document(service, job, (source, body.target))
         done = await stream.while_connected(request, work)
-    kept = await service.with_text(lambda: documents.keep(name, done.data))
+    kept = await asyncio.to_thread(documents.keep, name, done.data)
     address = f"{request.base_url}download_file/{quote(kept)}"
     return schemas.FileResponse(translatedFileUrl=address, note=done.note)
 

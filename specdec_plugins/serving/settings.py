@@ -46,6 +46,7 @@ class ServerSettings:
         least=1)
     max_waiting: int = _limit(1000, "sentences in the queue; more are answered with 429", least=1)
     max_body: int = _limit(1_000_000, "size of a request's body", "BYTES", least=1)
+    max_file: int = _limit(10_000_000, "size of a file that is sent", "BYTES", least=1)
     max_characters: int = _limit(20_000, "characters in all texts of a request", least=1)
     max_texts: int = _limit(100, "texts in a request", least=1)
     max_alternatives: int = _limit(5, "alternatives of a text", least=0)

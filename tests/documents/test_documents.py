@@ -226,21 +226,21 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(name: str, data: bytes, to
     [
         ("a.txt", b"word " * 10**6),
         ("a.html", b"<p>" + b"word " * 10**6),
-        ("a.html", b'<a "' * 10**5 + b">"),
-        ("a.html", b"<b>" * 10**5 + b"word"),
-        ("a.html", b"<code>" * 10**5),
+        ("a.html", b'<a "' * 40_000 + b">"),
+        ("a.html", b"<b>" * 30_000 + b"word"),
+        ("a.html", b"<code>" * 30_000),
         ("a.html", b"<p>" + b"word <b>x</b> <img> " * 10**4),
         ("a.html", b"<!--" * 10**6),
         ("a.md", b"[" * 10**4 + b"word"),
         ("a.md", b"*a " * 10**4),
         ("a.md", b"`a ``b " * 3000),
-        ("a.po", b'msgid ""\nmsgstr ""\n\n' + b'msgid "word %d"\nmsgstr ""\n\n' * 30_000),
-        ("a.json", b"[" + b'"word", ' * 50_000 + b'"word"]'),
-        ("a.strings", b'"a" = "word";\n' * 50_000),
+        ("a.po", b'msgid ""\nmsgstr ""\n\n' + b'msgid "word %d"\nmsgstr ""\n\n' * 10_000),
+        ("a.json", b"[" + b'"word", ' * 15_000 + b'"word"]'),
+        ("a.strings", b'"a" = "word";\n' * 15_000),
         ("a.properties", b"\\" * 10**6),
-        ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nword\n" * 10_000),
+        ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nword\n" * 4_000),
         ("strings.xml", b"<r>" + b"<string>" * 5000 + b"word" + b"</string>" * 5000 + b"</r>"),
-        ("a.resx", b"<r>" + b"<data name='a'><value>w&amp;</value></data>" * 10_000 + b"</r>"),
+        ("a.resx", b"<r>" + b"<data name='a'><value>w&amp;</value></data>" * 4_000 + b"</r>"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )  # fmt: skip
@@ -248,7 +248,7 @@ def test_a_large_file_takes_the_time_that_its_size_explains(name: str, data: byt
     began = time.process_time()
     job = Job(read(name, data))
     job.written({text: text + "!" for text in job.texts})
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 5
 
 
 def test_units_are_chosen_by_their_state() -> None:

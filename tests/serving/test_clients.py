@@ -29,7 +29,7 @@ def no_files_are_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with running(max_characters=500, max_texts=3, max_body=5000) as there:
+    with running(max_characters=500, max_texts=3, max_body=1000, max_file=5000) as there:
         yield there
 
 
@@ -108,7 +108,7 @@ def test_the_name_of_a_file_leads_nowhere_else(server: Running) -> None:
         ("a.txt", b"\x7fELF\0", {}, 400, "not a text file"),
         ("a.po", b'msgid "a', {}, 400, "line 1"),
         ("a.txt", b"w1", {"target": "fr"}, 400, "'fr'"),
-        ("a.txt", b"w1 " * 2000, {}, 413, "larger than"),
+        ("a.txt", b"w1 " * 2000, {}, 413, "larger than 5000"),
         ("a.txt", b"w1 " * 400, {}, 413, "characters"),
     ],
 )
@@ -124,6 +124,12 @@ def test_a_file_must_be_one(server: Running) -> None:
     assert "file" in check_error(answer, 422)
     files = {"q": ("a.txt", b"w1")}
     check_error(server.client.post("/translate", data=LANGUAGES, files=files), 422)
+
+
+def test_a_file_may_be_larger_than_other_bodies(server: Running) -> None:
+    answer = send(server, "a.txt", b"w4 w1\n" * 500)
+    file = server.client.get(answer.json()["translatedFileUrl"])
+    assert file.text == f"{expected('w4 w1')}\n" * 500
 
 
 def test_files_that_nobody_fetches_are_removed(server: Running, monkeypatch: Any) -> None:
