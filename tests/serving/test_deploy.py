@@ -53,11 +53,6 @@ def by_default(value: str) -> str:
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
 
 
-def deployed(path: str) -> Any:
-    """What a file of YAML in the folder deploy holds."""
-    return yaml.safe_load((DEPLOY / path).read_text())
-
-
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
     asked = set(re.findall(r"specdec_\w+", " ".join(queries)))
@@ -74,30 +69,6 @@ def test_the_metrics_that_are_named_exist() -> None:
     named = set(re.findall(r"`(specdec_\w+)", GUIDE))
     assert "specdec_skipped_tokens_total" in named
     assert named <= FAMILIES
-
-
-def test_prometheus_and_grafana_find_each_other() -> None:
-    services = COMPOSE["services"]
-    assert set(services) == {"specdec", "prometheus", "grafana"}
-    [job] = deployed("prometheus.yml")["scrape_configs"]
-    assert job["static_configs"] == [{"targets": [f"specdec:{PORT}"]}]
-    [source] = deployed("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
-    assert source["url"] == "http://prometheus:9090"
-    assert {panel["datasource"]["type"] for panel in PANELS} == {source["type"]}
-    [provider] = deployed("grafana/provisioning/dashboards/specdec.yaml")["providers"]
-    place = f"{provider['options']['path']}/specdec.json"
-    assert f"./deploy/grafana/specdec.json:{place}:ro" in services["grafana"]["volumes"]
-
-
-def test_mounts_are_files_and_volumes_that_exist() -> None:
-    for service in COMPOSE["services"].values():
-        for mount in service.get("volumes", []):
-            place = by_default(mount).split(":")[0]
-            if place.startswith("."):
-                assert (ROOT / place).exists(), mount
-            else:
-                assert place in COMPOSE["volumes"], mount
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
 
 
 def test_images_and_units_start_the_server_with_flags_that_it_has() -> None:
@@ -144,27 +115,6 @@ def test_containers_wait_for_accepted_work_and_can_be_stopped_while_they_load() 
     for command in commands:
         assert "--init" in command
         assert float(re.findall(r"--stop-timeout (\d+)", command)[0]) > PATIENCE
-
-
-def test_torch_alone_comes_from_its_own_index() -> None:
-    installs = re.findall(r"pip install [^&\n]*--index-url[^&\n]*", DOCKERFILE)
-    assert installs
-    for install in installs:
-        # PyTorch's index has some packages besides, but not the pinned versions.
-        assert "--no-deps torch" in install
-    assert set(COMPOSE["services"]["specdec"]["build"]["args"]) == set(
-        re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE)
-    )
-
-
-def test_the_image_is_built_from_files_that_exist() -> None:
-    allowed = {
-        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
-    }
-    for line in re.findall(r"^COPY (.*)$", DOCKERFILE, re.MULTILINE):
-        for source in line.split()[:-1]:
-            assert (ROOT / source).exists(), source
-            assert any(source == path or source.startswith(f"{path}/") for path in allowed), source
 
 
 class AnyWords(ToyCodec):
