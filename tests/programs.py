@@ -1,20 +1,24 @@
-"""The repository's programs, run in processes of their own."""
+"""The repository's programs, run in processes of their own or, by `specdec`, in this one."""
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
+from specdec_plugins import cli
 from specdec_plugins.app import convert
 from specdec_plugins.corpus.cli import CommandLine
 from tests.bundles import ROOT
-from tests.warm_python import warm_python
 
 Done = subprocess.CompletedProcess[str]
 Talk = tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]
@@ -43,7 +47,7 @@ def run(*command: object, expect: int = 0, cwd: Path = ROOT, **variables: str) -
 
 
 def python(*command: object, expect: int = 0) -> Done:
-    return run(warm_python(), *command, expect=expect)
+    return run(sys.executable, *command, expect=expect)
 
 
 @contextmanager
@@ -74,9 +78,35 @@ def script(name: str, *arguments: object, cwd: Path, expect: int = 0, **variable
 SPECDEC = (ROOT / "scripts" / "python.sh", "-m", "specdec_plugins.cli")
 
 
+@contextmanager
+def logged() -> Iterator[io.StringIO]:
+    """What is logged in the block, that of fairseq, which decoding silences, too."""
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)
+    levels = {logger: logger.level for logger in (logging.root, logging.getLogger("fairseq"))}
+    logging.root.addHandler(handler)
+    for logger in levels:
+        logger.setLevel(logging.INFO)
+    try:
+        yield log
+    finally:
+        logging.root.removeHandler(handler)
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
 def specdec(name: str, *arguments: object, cwd: Path, expect: int = 0) -> Done:
-    """A command of ``specdec``, from another folder."""
-    return run(*SPECDEC, *name.split(), *arguments, cwd=cwd, expect=expect)
+    """A command of ``specdec`` in this process, from another folder; stderr has its log, too."""
+    module, function = cli._place(cli.COMMANDS[name][0])
+    command = attrgetter(function)(import_module(module))
+    out = io.StringIO()
+    with chdir(cwd), logged() as err, redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = command(list(map(str, arguments)))
+        except SystemExit as ended:
+            status = ended.code
+    assert status == expect, err.getvalue()
+    return Done(name, status, out.getvalue(), err.getvalue())
 
 
 def convert_main(words: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
-"""An interpreter whose slow imports are done: for tests that start one process after another.
+"""An interpreter whose slow imports are done: for the commands of pages, one after another.
 
 torch and fairseq take seconds of each process. ``warm_python()`` is the path of a program that is
-called as Python is; a server that has imported both forks for each call, into the caller's process
-group, with its files, folder and environment. What is this project's own is imported by the fork.
+called as Python is; a server that has imported both forks for each call, with the caller's files,
+folder and environment. What is this project's own is imported by the fork.
 """
 
 from __future__ import annotations
@@ -29,30 +29,17 @@ CALLER = """\
 #!{python} -IS
 import json, os, signal, socket, sys
 PYTHON, words = {python!r}, sys.argv[1:]
-if words[:1] == ["-u"]:  # as torchrun calls it
-    words = words[1:]
 if not words or words[0] != "-m" and words[0].startswith("-"):
     os.execv(PYTHON, [PYTHON, *words])
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 link = socket.socket(socket.AF_UNIX)
 link.connect({address!r})
 socket.send_fds(link, [b"."], [0, 1, 2])
-link.sendall(json.dumps([words, sys.argv[0], os.getcwd(), dict(os.environ), os.getpgrp()]).encode())
+link.sendall(json.dumps([words, sys.argv[0], os.getcwd(), dict(os.environ)]).encode())
 link.shutdown(socket.SHUT_WR)
 answers = link.makefile()
 fork = int(answers.readline())
-if signal.SIGINT in signal.sigpending():  # sent before the fork was there to get it
-    os.kill(fork, signal.SIGINT)
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-    signal.signal(number, lambda number, _: os.kill(fork, number))
-status = int(answers.readline())
-if status < 0:
-    if -status != signal.SIGKILL:
-        signal.signal(-status, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])
-    os.kill(os.getpid(), -status)
-os._exit(status)
+signal.signal(signal.SIGTERM, lambda number, _: os.kill(fork, number))
+os._exit(int(answers.readline()))
 """
 
 
@@ -83,7 +70,6 @@ def _serve(address: str) -> list[str]:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()  # else each fork's collector copies all of it
     os.write(1, b"ready\n")
@@ -104,20 +90,17 @@ def _keep(link: socket.socket) -> list[str]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     fork = os.fork()
     if fork:
-        _, status = os.waitpid(fork, 0)
+        status = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
         with suppress(OSError):  # nobody waits for it
-            link.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            link.sendall(f"{status if status >= 0 else 128 - status}\n".encode())
         os._exit(0)
-    words, sys.executable, folder, environment, group = asked
-    with suppress(PermissionError):  # a group of another session, as torchrun makes them
-        os.setpgid(0, group)
+    words, sys.executable, folder, environment = asked
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     link.sendall(f"{os.getpid()}\n".encode())
     link.close()
     return list(words)
@@ -131,10 +114,8 @@ def _run(first: str, words: list[str]) -> None:
     folder = os.getcwd() if is_module else str(Path(first).resolve().parent)
     sys.path[:0] = [folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = [first, *words]
-    if is_module:
-        runpy.run_module(first, run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(first, run_name="__main__")
+    run = runpy.run_module if is_module else runpy.run_path
+    run(first, run_name="__main__", **({"alter_sys": True} if is_module else {}))
 
 
 def main() -> None:
@@ -150,16 +131,13 @@ def main() -> None:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         if status and status is not ended.code:
             sys.stderr.write(f"{ended.code}\n")
-    except BaseException as error:
+    except BaseException:
         sys.excepthook(*sys.exc_info())
-        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        status = 1
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
     os._exit(status)  # without taking down what was imported, which would copy all of it, too
 
 

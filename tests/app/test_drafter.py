@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,6 @@ from tests.bundles import CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
 from tests.programs import SPECDEC
 from tests.refusals import refused
-from tests.warm_python import warm_python
 
 TEXT = (ROOT / "data" / "sample" / "train.en").read_text(encoding="utf-8").splitlines()[:300]
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHON": warm_python(), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
             process_group=0,
             preexec_fn=heed,
         ) as process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from specdec_plugins.app.translator import load_translator
 from specdec_plugins.corpus import binarising
 from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.indexed import SentenceWriter
 from tests.bundles import CAPTIONS, ROOT
-from tests.programs import python, specdec
+from tests.programs import specdec
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -30,13 +32,13 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[st
     folder = tmp_path_factory.mktemp("spoken")
     translator = load_translator(settings(strategy="AR"))
     tokens = [list(result.tokens) for result in translator.translate(LINES)]
-    for side, lines in (("en", ["w"] * len(tokens)), ("de", [" ".join(t) for t in tokens])):
-        (folder / f"text.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = ["-m", "fairseq_cli.preprocess", "-s", "en", "-t", "de"]
-    command += ["--trainpref", folder / "text"]
-    command += ["--srcdict", CAPTIONS / "dict.en.txt", "--tgtdict", CAPTIONS / "dict.de.txt"]
-    python(*command, "--destdir", folder / "bin")
-    return folder / "bin", tokens
+    for side, lines in (("en", [["w"]] * len(tokens)), ("de", tokens)):
+        shutil.copy(CAPTIONS / f"dict.{side}.txt", folder)
+        dictionary = Dictionary.load(folder / f"dict.{side}.txt")
+        with SentenceWriter(folder / f"train.en-de.{side}", len(dictionary)) as writer:
+            for line in lines:
+                writer.add(dictionary.encode_line(" ".join(line)))
+    return folder, tokens
 
 
 def settings(**given: Any) -> Settings:

@@ -106,7 +106,7 @@ def test_models_of_other_words_are_not_averaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_the_script(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path) -> None:
     for i in (1, 2, 3):
         write(tmp_path / f"checkpoint{i}.pt", i)
     last = [".", "--last", 2, "--output", "out/average.pt"]

@@ -325,7 +325,7 @@ def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> N
 
 
 @pytest.mark.integration
-def test_the_script(verifier: Verifier, distilled: Path, tmp_path: Path) -> None:
+def test_the_command(verifier: Verifier, distilled: Path, tmp_path: Path) -> None:
     flags = ["--path", verifier.checkpoint, "--output", "kd", "--cpu", "--max-len-b", 8]
     done = specdec("distill", verifier.data, *flags, "--beam", 2, cwd=tmp_path)
     assert "2 of them too long" in done.stderr

@@ -94,7 +94,7 @@ def test_a_perfect_output_and_a_bootstrap_with_a_direction_that_repeats() -> Non
 
 
 @pytest.mark.integration
-def test_evaluate_script(tmp_path: Path) -> None:
+def test_evaluate(tmp_path: Path) -> None:
     output, reference = write(tmp_path / "out", OUTPUTS), write(tmp_path / "ref", REFERENCES)
     baseline = write(tmp_path / "base", WORSE)
     flags = ["--baseline", baseline, "--json", "s.json", "--samples", 100]
@@ -129,7 +129,8 @@ def test_ref_script(tmp_path: Path) -> None:
     done = script("ref.sh", path, output, cwd=tmp_path)
     # Six words, five of them right; no 3-grams in such short lines.
     assert done.stdout.startswith("BLEU4 = 0.00, 83.3/66.7/")
-    bad = script("ref.sh", path, write(tmp_path / "out", ["Ziel 0"]), cwd=tmp_path, expect=2)
+    fewer = write(tmp_path / "out", ["Ziel 0"])
+    bad = specdec("evaluate ref", path, fewer, cwd=tmp_path, expect=2)
     assert bad.stderr.startswith("specdec evaluate ref: error: ")
     assert "has 1 lines" in bad.stderr
 

@@ -13,10 +13,9 @@ from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.formats.text import load_codes
-from specdec_plugins.training import growing
+from specdec_plugins.training import growing, run
 from specdec_plugins.training.growing import grown_verifier, spread_layers
 from tests.decoding.networks import toys
-from tests.programs import SPECDEC, run
 
 pytestmark = pytest.mark.fairseq
 
@@ -111,17 +110,21 @@ def test_other_shapes_are_refused(reordered: Path) -> None:
 
 
 @pytest.mark.integration
-def test_train_verifier_starts_from_a_bundle(data: Path, tmp_path: Path) -> None:
+def test_train_verifier_starts_from_a_bundle(
+    data: Path, tmp_path: Path, logs: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     command = [
-        *SPECDEC, "train", "verifier", "--data", data, "--save-dir", tmp_path, "--from",
-        default_bundle(), "--encoder-layers", "4", "--decoder-layers", "5", "--width", "256",
-        "--ffn", "1024", "--heads", "4", "--precision", "bf16", "--cpu", "--lr", "1e-9",
-        "--warmup", "1", "--batch-tokens", "100", "--max-tokens", "100", "--updates", "1",
+        "--data", data, "--save-dir", tmp_path, "--from", default_bundle(),
+        *("--encoder-layers", 1, "--decoder-layers", 2, "--width", 256, "--ffn", 1024),
+        *("--heads", 4, "--precision", "bf16", "--cpu", "--lr", "1e-9", "--warmup", 1),
+        *("--batch-tokens", 100, "--max-tokens", 100, "--updates", 1),
     ]  # fmt: skip
-    done = run(*command)
-    assert "starting from 6 of 16 types and the layers of" in done.stderr
+    assert run.VERIFIER.run(list(map(str, command))) == 0
+    assert len(logs) == 1
+    assert "starting from 6 of 16 types and the layers of" in caplog.text
     first, last = (
         load_checkpoint(tmp_path / name)["model"] for name in ("initial.pt", "checkpoint_last.pt")
     )
-    name = "decoder.layers.4.fc1.weight"
+    name = "decoder.layers.1.fc1.weight"
     torch.testing.assert_close(last[name], first[name], rtol=1e-2, atol=1e-3)

@@ -56,11 +56,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
             target = folder / "text" / f"{split}.{language}"
             target.symlink_to(data.parent / f"{file}.{language}")
     (folder / "programs").mkdir()
-    (folder / "programs" / "python").symlink_to(warm_python())
-    modules = {f"fairseq-{name}": f"fairseq_cli.{name}" for name in ("preprocess", "generate")}
-    for name, module in {"specdec": "specdec_plugins.cli", **modules}.items():
+    modules = {f"fairseq-{name}": f"-m fairseq_cli.{name}" for name in ("preprocess", "generate")}
+    for name, module in {"python": "", "specdec": "-m specdec_plugins.cli", **modules}.items():
         program = folder / "programs" / name
-        program.write_text(f'#!/bin/sh\nexec python -m {module} "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec {warm_python()} {module} "$@"\n')
         program.chmod(0o700)
     return folder
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 import train
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.refusals import refused
-from tests.training.conftest import SIZES
+from tests.training.conftest import SIZES, call_train
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration, pytest.mark.usefixtures("one_thread")]
 
@@ -35,9 +34,7 @@ DRAFTER = shlex.split(
 
 def trained(folder: Path, *flags: object) -> dict[str, Any]:
     """The state of a training after this call."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["train.py", *map(str, flags), "--save-dir", str(folder)])
-        assert train.main() == 0
+    assert call_train(*flags, "--save-dir", folder) == 0
     return load_checkpoint(folder / "checkpoint_last.pt")
 
 

@@ -13,14 +13,14 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network
-from tests.programs import python
-from tests.training.conftest import SIZES, decoded
+from tests.refusals import told
+from tests.training.conftest import SIZES, call_train, decoded, run_train
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
 COMMON = shlex.split(
     "--task translation --optimizer adam --lr 1e-3 --max-tokens 100 --log-interval 1 "
-    "--log-format simple --cpu"
+    "--log-format simple --num-workers 0 --cpu"
 )
 EARLY = shlex.split(
     "--arch early_exit_transformer --max-layer-skip 0.2 --criterion early_exit_loss "
@@ -34,28 +34,22 @@ ASSISTANT = shlex.split(
 )
 
 
-def said(data: Path, folder: Path, *flags: str | Path) -> str:
-    return decoded(data, folder, *flags, "--dtype", "float64", "--quiet").stdout
-
-
 def test_a_verifier_trained_for_early_exits(tmp_path: Path, data: Path) -> None:
     common = [*SIZES, *COMMON, "--max-update", "2", "--save-dir", tmp_path]
-    done = python("train.py", data, *EARLY, *common)
-    assert "nll_exit_1" in done.stdout
-    assert "valid on 'valid' subset" in done.stdout
+    log = run_train(data, *EARLY, *common)
+    assert "nll_exit_1" in log
+    assert "valid on 'valid' subset" in log
     path = tmp_path / "checkpoint_last.pt"
     symbols = Dictionary.load(data / "dict.en.txt")
     assert load_network(Transformer, path, symbols, symbols).config.decoder.num_layers == 2
-    plain = said(data, tmp_path, "--AR-path", path, "--strategy", "AR")
-    speculative = said(data, tmp_path, "--AR-path", path, "--drafter", "early_exit")
+    plain = decoded(data, tmp_path, "--AR-path", path, "--strategy", "AR")
+    speculative = decoded(data, tmp_path, "--AR-path", path, "--drafter", "early_exit")
     assert speculative == plain
 
 
 def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path) -> None:
-    command = ["train.py", data, *HEADS, *COMMON, "--verifier-path", verifier]
-    command += ["--save-dir", tmp_path]
-    done = python(*command, "--max-update", "2")
-    assert "right_3" in done.stdout
+    command = [data, *HEADS, *COMMON, "--verifier-path", verifier, "--save-dir", tmp_path]
+    assert "right_3" in run_train(*command, "--max-update", "2")
     path = tmp_path / "checkpoint_last.pt"
     state = load_checkpoint(path)["model"]
     assert state.keys() == {"blocks.weight", "blocks.bias"}
@@ -63,20 +57,20 @@ def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path) 
     heads = load_network(MedusaHeads, path, symbols, symbols, dtype=torch.float64)
     assert (heads.num_heads, heads.dim, heads.blocks.weight.dtype) == (3, 16, torch.float64)
     assert heads.blocks.weight.abs().sum() > 0
-    again = python(*command, "--max-update", "3", "--disable-validation")
-    assert "num_updates=3" in again.stdout
-    assert "num_updates=2," not in again.stdout
-    plain = said(data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
+    log = run_train(*command, "--max-update", "3", "--disable-validation")
+    assert "num_updates=3" in log
+    assert "num_updates=2," not in log
+    plain = decoded(data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
     drafter = ["--drafter", "medusa", "--path", path]
-    assert said(data, tmp_path, "--AR-path", verifier, *drafter) == plain
+    assert decoded(data, tmp_path, "--AR-path", verifier, *drafter) == plain
     with pytest.raises(UserError, match="arch transformer.*where a set of heads is needed"):
         load_network(MedusaHeads, verifier, symbols, symbols)
 
 
 def test_an_assistant_on_the_verifiers_encoder(tmp_path: Path, data: Path, verifier: Path) -> None:
-    command = ["train.py", data, *ASSISTANT, *COMMON, "--verifier-path", verifier]
+    command = [data, *ASSISTANT, *COMMON, "--verifier-path", verifier]
     command += ["--save-dir", tmp_path, "--disable-validation"]
-    python(*command, "--max-update", "2")
+    run_train(*command, "--max-update", "2")
     path = tmp_path / "checkpoint_last.pt"
     trained, given = load_checkpoint(path)["model"], load_checkpoint(verifier)["model"]
     encoder = {name for name in given if name.startswith("encoder.")}
@@ -87,16 +81,15 @@ def test_an_assistant_on_the_verifiers_encoder(tmp_path: Path, data: Path, verif
     assert last > 1
     begun, ended = "decoder.layers.0.fc1.weight", f"decoder.layers.{last - 1}.fc1.weight"
     assert 0 < (trained[begun] - given[ended]).abs().max() < 0.1
-    again = python(*command, "--max-update", "3")
-    assert "num_updates=3" in again.stdout
-    plain = said(data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
+    assert "num_updates=3" in run_train(*command, "--max-update", "3")
+    plain = decoded(data, tmp_path, "--AR-path", verifier, "--strategy", "AR")
     drafter = ["--AR-path", verifier, "--drafter", "assistant", "--path", path]
     reading = ["--drafter-options", '{"encoder": "verifier"}']
-    assert said(data, tmp_path, *drafter, *reading) == plain
+    assert decoded(data, tmp_path, *drafter, *reading) == plain
 
 
-def test_heads_without_a_verifier_are_refused(tmp_path: Path, data: Path) -> None:
-    command = ["train.py", data, *HEADS, *COMMON, "--save-dir", tmp_path]
-    done = python(*command, "--max-update", "2", expect=2)
-    assert "--verifier-path is None" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_heads_without_a_verifier_are_refused(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [data, *HEADS, *COMMON, "--save-dir", tmp_path, "--max-update", "2"]
+    assert "--verifier-path is None" in told(capsys, call_train, *command)

@@ -16,18 +16,17 @@ import pytest
 import torch
 
 import encoder_initial
-import train
 from specdec_plugins.app import convert
 from specdec_plugins.app import main as inference
 from specdec_plugins.corpus import distill
+from specdec_plugins.errors import BAD_INPUT
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training import run as training_run
-from tests.programs import python, run, talking_to
+from tests.programs import talking_to
 from tests.refusals import told
-from tests.training.conftest import SIZES
-from tests.warm_python import warm_python
+from tests.training.conftest import SIZES, call_train, run_train
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -38,20 +37,21 @@ PUBLISHED = shlex.split(
     "--dropout 0.1 --max-source-positions 1000 --max-target-positions 1000 --clip-norm 5 "
     "--src-embedding-copy --log-interval 1 --user-dir specdec_plugins --block-size 3 "
     "--total-up 10 --decoder-learned-pos --encoder-learned-pos --apply-bert-init "
-    "--activation-fn gelu --max-tokens 100 --log-format simple --cpu"
+    "--activation-fn gelu --max-tokens 100 --log-format simple --num-workers 0 --cpu"
 )
 
 RESTORE = shlex.split("--reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters")
 
 
 def _command(data: Path, save_dir: Path, *flags: str | Path) -> list[str | Path]:
-    return ["train.py", data, *PUBLISHED, *SIZES, "--save-dir", save_dir, *flags]
+    return [data, *PUBLISHED, *SIZES, "--save-dir", save_dir, *flags]
 
 
 @pytest.fixture(scope="module")
 def initial(tmp_path_factory: pytest.TempPathFactory, verifier: Path, data: Path) -> Path:
     path = tmp_path_factory.mktemp("initial") / "initial.pt"
-    python("encoder_initial.py", "--verifier", verifier, "--output", path, "--data", data)
+    words = ["--verifier", verifier, "--output", path, "--data", data]
+    assert encoder_initial.COMMAND.run(list(map(str, words))) == 0
     return path
 
 
@@ -62,7 +62,7 @@ def trained(
     """The folder and the log of two updates from the initial checkpoint."""
     folder = tmp_path_factory.mktemp("trained")
     flags = ["--max-update", "2", "--restore-file", initial, *RESTORE]
-    return folder, python(*_command(data, folder, *flags)).stdout
+    return folder, run_train(*_command(data, folder, *flags))
 
 
 def test_two_updates_train_all_and_validation_sees_every_sentence(
@@ -88,8 +88,8 @@ def test_validation_decodes_and_chooses_by_its_metric(
     flags = ["--eval-block-decoding", "--max-update", "1", "--best-checkpoint-metric", metric]
     flags += ["--maximize-best-checkpoint-metric"]
     flags += ["--verifier-path", verifier] if metric == "accepted" else []
-    done = python(*_command(data, tmp_path, *flags))
-    (line,) = re.findall(r"valid on 'valid' subset.*", done.stdout)
+    log = run_train(*_command(data, tmp_path, *flags))
+    (line,) = re.findall(r"valid on 'valid' subset.*", log)
     figures = dict(re.findall(r"\| (accepted|bleu) ([\d.]+)", line))
     assert figures.keys() == {metric, "bleu"}
     best_value = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
@@ -115,14 +115,12 @@ def test_dictionaries_of_another_content_are_refused(
     verifier: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, output = str(reordered), str(tmp_path / "out")
     (tmp_path / "in").write_text("wa\n", encoding="utf-8")
-    resume = ["train.py", folder, "--arch", "transformer", *SIZES, "--task", "translation", "--cpu"]
-    monkeypatch.setattr(sys, "argv", [*resume, "--save-dir", str(verifier.parent)])
+    resume = [folder, "--arch", "transformer", *SIZES, "--task", "translation", "--cpu"]
     calls: dict[str, Callable[[], object]] = {
-        "resumed": train.main,
+        "resumed": lambda: call_train(*resume, "--save-dir", verifier.parent),
         "initial": lambda: encoder_initial.COMMAND.run(
             ["--verifier", str(verifier), "--data", folder, "--output", output]
         ),
@@ -151,18 +149,16 @@ def test_a_drafter_records_the_dictionaries_of_its_data(
     assert read_model(verifier).languages == ("en", "de")  # inferred from the names of files
 
 
-@pytest.mark.parametrize(
-    ("number", "num_processes"), [(signal.SIGUSR1, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)]
-)
+@pytest.mark.parametrize(("number", "num_processes"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
 def test_a_signal_saves_the_update_and_ends(
     number: signal.Signals, num_processes: int, tmp_path: Path, data: Path
 ) -> None:
     """Without validating: what sends the signal does not wait for long."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
-    words = [warm_python(), *(launcher if num_processes > 1 else [])]
+    words = [sys.executable, *(launcher if num_processes > 1 else [])]
     never = str(10**6)
     flags = ["--max-update", never, "--save-interval", never, "--validate-interval", never]
-    words += _command(data, tmp_path, *flags)
+    words += ["train.py", *_command(data, tmp_path, *flags)]
     with talking_to(*words, process_group=0) as (process, _, out):
         assert any(b"num_updates=3," in line for line in out)
         os.killpg(process.pid, number)
@@ -175,24 +171,30 @@ def test_a_signal_saves_the_update_and_ends(
 
 
 def test_train_sh_initialises_trains_and_continues(
-    tmp_path: Path, data: Path, verifier: Path
+    tmp_path: Path,
+    data: Path,
+    verifier: Path,
+    logs: list[str],
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    command = [
-        "scripts/train.sh", "--data", data, "--verifier", verifier, "--save-dir", tmp_path / "run",
+    caplog.set_level("INFO", "specdec.corpus")
+    words = [
+        "--data", data, "--verifier", verifier, "--save-dir", tmp_path / "run",
         "--preset", "en-ro", "--block-size", "3", "--batch-tokens", "100", "--max-tokens", "100",
         "--warmup", "2", "--decoder-layers", "1", "--cpu",
     ]  # fmt: skip
-    python = {"PYTHON": warm_python()}
-    first = run(*command, "--updates", "1", "--", "--log-interval", "1", **python)
-    assert "copied      encoder layers" in first.stderr
-    assert "'_name'" not in first.stdout  # of the settings, more than a screen full of them
-    assert "Warning" not in first.stderr
-    assert re.search(r"valid on 'valid' subset .* accepted [\d.]+", first.stdout)
-    more = ("--", "--disable-validation", "--log-interval", "1")
-    second = run(*command, "--updates", "2", *more, **python)
-    assert "continuing from" in second.stderr
-    assert "num_updates=2" in second.stdout
-    assert "num_updates=1," not in second.stdout
+    for updates, flags in ((1, []), (2, ["--disable-validation"])):
+        more = ["--updates", updates, "--", "--log-interval", 1, *flags]
+        assert training_run.DRAFTER.run([*map(str, (*words, *more))]) == 0
+    said = capfd.readouterr().err
+    assert "copied      encoder layers" in said
+    assert "Warning" not in said
+    assert "continuing from" in caplog.text
+    assert "'_name'" not in logs[0]  # of the settings, more than a screen full of them
+    assert re.search(r"valid on 'valid' subset .* accepted [\d.]+", logs[0])
+    assert "num_updates=2" in logs[1]
+    assert "num_updates=1," not in logs[1]
     checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
     assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
     settings = checkpoint["cfg"]["model"]
@@ -240,7 +242,7 @@ def test_train_sh_refuses(
 
 
 def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(
-    tmp_path: Path, data: Path, verifier: Path
+    tmp_path: Path, data: Path, verifier: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.pt").write_text("no checkpoint", encoding="utf-8")
     other = tmp_path / "other"
@@ -248,8 +250,10 @@ def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(
     with (other / "dict.de.txt").open("a", encoding="utf-8") as file:
         file.write("more 1\n")
     for folder, checkpoint in ((data, tmp_path / "bad.pt"), (other, verifier)):
-        command = ["scripts/train.sh", "--data", folder, "--verifier", checkpoint, "--cpu"]
-        save = tmp_path / "runs" / "drafter"
-        done = run(*command, "--save-dir", save, expect=2, PYTHON=warm_python())
-        assert "encoder_initial.py: error: " in done.stderr
+        words = ["--data", folder, "--verifier", checkpoint, "--cpu"]
+        words += ["--save-dir", tmp_path / "runs" / "drafter"]
+        with pytest.raises(SystemExit) as ended:
+            training_run.DRAFTER.run(list(map(str, words)))
+        assert ended.value.code == BAD_INPUT
+        assert "encoder_initial.py: error: " in capfd.readouterr().err
         assert not (tmp_path / "runs").exists()
