@@ -430,7 +430,7 @@ def test_the_mix_of_a_preset_and_its_own_sets() -> None:
     ]
     assert {str(args.seen) for args in reporting} == {"work/x/mix/train.tsv"}
     teacher = next(words for words in given if words[0] == "distill")
-    assert PARSERS["distill"].parse(*teacher[1:]).engine == "ctranslate2"
+    assert PARSERS["distill"].parse(*teacher[1:]).dtype == "int8"
 
 
 def test_flags_of_calls() -> None:
