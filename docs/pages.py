@@ -20,6 +20,7 @@ PAGES = (
     "benchmarks/models/*/*.md",
     "data/**/*.md",
     "tests/gpu/*.md",
+    "deploy/*.md",
 )
 
 
