@@ -109,19 +109,11 @@ def refuse(name: str, error: UserError | str) -> int:
     return BAD_INPUT
 
 
-def run_command(
-    prog: str,
-    work: Callable[[], int | None],
-    debug: bool,
-    interrupted: str,
-    refused: tuple[type[Exception], ...] = (UserError,),
-    flags: Mapping[str, str] | None = None,
-) -> int:
+def run_command(prog: str, work: Callable[[], int | None], debug: bool, interrupted: str) -> int:
     """Exit status of a command line. Bugs keep their stack trace; with `debug`, all errors do.
 
     work: returns a status, or None for success; interrupted: the message after ctrl-C, if its
-    KeyboardInterrupt has none; refused: errors that are reported in one sentence; flags: what
-    messages call flags that have another name in this command.
+    KeyboardInterrupt has none.
     """
     try:
         return work() or 0
@@ -131,12 +123,12 @@ def run_command(
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         message = _exhausted(error) or str(error)
-        if debug or not (_exhausted(error) or isinstance(error, (*refused, KeyboardInterrupt))):
+        if debug or not (_exhausted(error) or isinstance(error, (UserError, KeyboardInterrupt))):
             raise
         if isinstance(error, KeyboardInterrupt):
             sys.stderr.write(f"{prog}: {message or interrupted}\n")
             return error.status if isinstance(error, Stopped) else INTERRUPTED
-        return refuse(prog, renamed(message, flags or {}))
+        return refuse(prog, message)
 
 
 def renamed(message: str, flags: Mapping[str, str]) -> str:

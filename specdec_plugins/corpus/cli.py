@@ -140,11 +140,8 @@ class Option:
         for one in value if is_list else [value]:
             if isinstance(self.choices, Registry):
                 self.choices.get(one)
-            require(
-                not self.names or one in self.names,
-                f"There is no {self.flag} {one!r}; choose one of: "
-                f"{', '.join(map(str, self.names))}.",
-            )
+            told = f"There is no {self.flag} {one!r}; choose one of: "
+            require(not self.names or one in self.names, f"{told}{', '.join(self.names)}.")
             require(
                 all(holds(one, bound) for _, holds, bound in bounds),
                 f"{self.flag} must be {wanted}, not {one}{advice}.",
@@ -154,12 +151,12 @@ class Option:
         """As a parameter of a function, which cyclopts reads."""
         from cyclopts import Parameter
 
-        (kind, is_list), registry = self._kind, self.choices
+        kind, is_list = self._kind
         read, names, metavar = self.read, self.names, self.metavar
         if get_origin(kind) is Mapping:
             kind, read, metavar = str, json_object, metavar or "JSON"
-        if isinstance(registry, Registry):  # unlike a list of choices, it knows what was removed
-            read, metavar = _name_in(registry, self.read or str), f"{{{','.join(names)}}}"
+        if isinstance(self.choices, Registry):  # which knows what was removed: see `check`
+            names, metavar = (), f"{{{','.join(names)}}}"
 
         def convert(_: Any, tokens: Sequence[Any]) -> Any:
             assert read is not None
@@ -275,17 +272,6 @@ def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
 def parameters(record: type) -> dict[str, str]:
     """How Python calls the settings that messages call by their flags."""
     return {one.flag: name for name, one in _options(record).items()}
-
-
-def _name_in(registry: Registry[Any], read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Reads a name of the registry, or None where ``read`` says so."""
-
-    def name(text: str) -> Any:
-        if (found := read(text)) is not None:
-            registry.get(found)
-        return found
-
-    return name
 
 
 def json_object(text: str) -> dict[str, Any]:
