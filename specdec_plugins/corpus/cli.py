@@ -332,8 +332,11 @@ def _read_config(app: App, commands: tuple[str, ...], arguments: Any) -> None:
                     if table is None:
                         raise CycloptsError(msg=f"has no table [{'.'.join(keys)}]")
                 file(app, commands, arguments)
-            except (CycloptsError, OSError) as error:
-                raise CycloptsError(msg=f"{path}: {error}") from error
+            except OSError as error:
+                raise CycloptsError(msg=f"{path}: cannot be read ({error.strerror})") from error
+            except CycloptsError as error:
+                told = str(error).removeprefix(type(error).__name__).strip()
+                raise CycloptsError(msg=f"{path}: {told}") from error
 
 
 @dataclass(frozen=True)
