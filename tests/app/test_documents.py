@@ -154,3 +154,13 @@ def test_the_bundled_pair_translates_a_document(po: Path) -> None:
     po.write_bytes(b'msgid "Click the button."\nmsgstr ""\n')
     assert command.main([str(po), "-o", str(out), "--quiet"]) == 0
     assert b"Klicken Sie auf die Schaltfl\xc3\xa4che." in out.read_bytes()
+
+
+def test_the_bundled_pair_keeps_markup(tmp_path: Path) -> None:
+    page, out = tmp_path / "a.html", tmp_path / "b.html"
+    page.write_text('<p>Click the <b>button</b> or <a href="x">open a file</a>.', encoding="utf-8")
+    assert command.main([str(page), "-o", str(out), "--quiet"]) == 0
+    made = out.read_text(encoding="utf-8")
+    assert made.startswith("<p>Klicken Sie auf")
+    for tag in ("<b>", "</b>", '<a href="x">', "</a>"):
+        assert made.count(tag) == 1
