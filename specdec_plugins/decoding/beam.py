@@ -9,7 +9,7 @@ hypothesis needs any more. `hypotheses.py` decides what goes on; here is what th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import cast
@@ -219,6 +219,40 @@ def _merged(
         if one[2] not in banned:
             kept.append(one)
     return kept
+
+
+class Lanes:
+    """Two running batches that take turns: of requests with a beam, and of others."""
+
+    def __init__(self, plain: Session, searching: Session) -> None:
+        self._plain, self._searching = plain, searching
+        self.stats = plain.stats  # with the times of both, and the counts of `plain`
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._searching)
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """As `Session.add`."""
+        requests = list(requests)
+        self._searching.add(r for r in requests if r.params.beam is not None)
+        self._plain.add(r for r in requests if r.params.beam is None)
+
+    def cancel(self, ids: Collection[str]) -> list[RowEvent]:
+        """As `Session.cancel`."""
+        return [*self._plain.cancel(ids), *self._searching.cancel(ids)]
+
+    def step(self) -> list[RowEvent]:
+        """A round of each batch."""
+        events = [*self._plain.step(), *self._searching.step()]
+        theirs, own = self._searching.stats.seconds, self.stats.seconds
+        own.update({name: own.get(name, 0.0) + seconds for name, seconds in theirs.items()})
+        theirs.clear()
+        return events
+
+    def close(self) -> None:
+        """As `Session.close`."""
+        self._plain.close()
+        self._searching.close()
 
 
 class BeamDecoder(SpeculativeDecoder):

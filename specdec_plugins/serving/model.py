@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.loading import (
@@ -17,8 +17,10 @@ from specdec_plugins.app.loading import (
 )
 from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.types import Limits
+from specdec_plugins.decoding.beam import BeamDecoder, Lanes
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.mixed import MixedRule
+from specdec_plugins.decoding.types import BeamParams, Branching
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
 from specdec_plugins.formats.pretrained.config import is_pretrained
@@ -32,7 +34,17 @@ class ServedModel:
     settings: Settings
     codec: Codec
     decoder: SpeculativeDecoder
+    searcher: BeamDecoder  # for requests with a beam
     limits: Limits
+
+    def open(self) -> Lanes:
+        """A running batch for all requests."""
+        return Lanes(self.decoder.open(), self.searcher.open())
+
+    def search(self, size: int, num_best: int) -> BeamParams:
+        """A beam search as the model's own settings have it."""
+        penalty, finishing = self.settings.usual_search
+        return BeamParams(size, num_best, penalty, finishing=finishing)
 
     @property
     def name(self) -> str:
@@ -78,10 +90,15 @@ def load_model(
     method = Method(decoder.method.drafter, MixedRule(), decoder.method.schedule)
     constraints = decoder.config.constraints
     config = EngineConfig(max_rows, constraints=constraints, measure_time=part_times)
+    # fairseq's search never pads.
+    pad = ((decoder.verifier.special.pad,),) if settings.usual_search[1] == "fairseq" else ()
+    never = replace(constraints, bad_words=(*{*constraints.bad_words, *pad},))
+    searching = replace(config, max_rows=max(1, max_rows // 4), constraints=never)
     return ServedModel(
         settings=settings,
         codec=codec,
         decoder=SpeculativeDecoder(decoder.verifier, method, config),
+        searcher=BeamDecoder(cast(Branching, decoder.verifier), searching),
         limits=limits,
     )
 

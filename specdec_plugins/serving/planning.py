@@ -137,4 +137,9 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     asked = {name: value for name, value in named.items() if value is not None}
     if not can_draft or options.use_drafter is False:
         asked["block_size"] = 0
+    if (size := options.num_beams or 1) > 1:
+        beam = model.search(size, options.n_best or 1)
+        least = max(model.settings.minimum, int(beam.finishing == "fairseq"))  # never empty there
+        asked |= {"block_size": 0, "beta": 1, "tau": 0.0, "top_k": 0}
+        asked |= {"beam": beam, "min_len": least}
     return DecodeParams(**{**defaults, **asked})

@@ -28,6 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Beam = Annotated[int, Field(ge=1, le=16)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 
 _NEUTRAL: tuple[Any, ...] = (None, False, [], {}, "", 0)
@@ -84,6 +85,8 @@ class Parameters(Refusing):
     block_size: Count | None = _setting("block_size", Settings)
     beta: Count | None = _setting("beta")
     tau: Finite | None = _setting("tau")
+    num_beams: Beam | None = _field("search with a beam of this size; null = greedy decoding")
+    n_best: Beam | None = _field("the best N translations of the search, of num_beams or fewer")
     split_sentences: bool = _field("false = every line is one sentence", True)
     protect: bool = _field("false = read placeholders, tags and addresses as words", True)
     source_lang: str | None = _language("source_lang", "src_lang")
@@ -94,6 +97,10 @@ class Parameters(Refusing):
         for name in ("temperature", "top_k", "top_p"):
             if getattr(self, name) is not None and not self.do_sample:
                 raise _refused(name, "applies only to sampling; add do_sample")
+        if self.do_sample and (self.num_beams or 1) > 1:
+            raise _refused("num_beams", "is a search without samples; omit it, or do_sample")
+        if (self.n_best or 1) > (self.num_beams or 1):
+            raise _refused("n_best", "must be at most num_beams")
         return self
 
 
@@ -181,8 +188,16 @@ class Lacks(BaseModel):
     unreadable: str | None = None  # why a sentence was copied: the model cannot read it
 
 
+class Hypothesis(BaseModel):
+    """A translation that a beam search has found."""
+
+    generated_text: str
+    score: float  # of its sentences: log-probability / length ** length_penalty, summed up
+
+
 class GenerateResponse(Lacks):
     generated_text: str
+    n_best: list[Hypothesis] | None = None  # best first, if n_best was asked for
     details: Details | None = None
 
 

@@ -45,7 +45,7 @@ class Service:
         self.model = model
         self.settings = settings
         self.metrics = Metrics()
-        self.worker = BatchWorker(model.decoder.open, settings, self.metrics, when_failed)
+        self.worker = BatchWorker(model.open, settings, self.metrics, when_failed)
         # One thread, because a text pipeline need not be thread-safe; its own, because tokenising a
         # long text on the event loop would hold up every other request.
         self._text_thread = ThreadPoolExecutor(1, "specdec-text")

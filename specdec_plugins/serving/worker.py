@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from specdec_plugins.decoding.beam import Lanes
 from specdec_plugins.decoding.engine import Session
-from specdec_plugins.decoding.types import FinishReason, Request, RowEvent
+from specdec_plugins.decoding.types import FinishReason, Hypothesis, Request, RowEvent
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import STOPPED, ServiceError
 from specdec_plugins.serving.metrics import Metrics
@@ -73,6 +74,14 @@ class BatchRow:
         return [token_id for one in self.rounds for token_id in one.event.emitted_ids]
 
     @property
+    def hypotheses(self) -> list[Hypothesis]:
+        """What a beam search has found, the best first, without what was forced."""
+        last = self.rounds[-1].event.result if self.rounds else None
+        num_forced = len(self.request.forced_ids)
+        found = [] if last is None else last.hypotheses
+        return [replace(one, token_ids=one.token_ids[num_forced:]) for one in found]
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         """None = it is still decoding."""
         last = self.rounds[-1].event.result if self.rounds else None
@@ -106,7 +115,7 @@ class BatchWorker:
 
     def __init__(
         self,
-        new_session: Callable[[], Session],
+        new_session: Callable[[], Session | Lanes],
         settings: ServerSettings,
         metrics: Metrics,
         when_failed: Callable[[], None] = lambda: None,

@@ -6,14 +6,20 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
+from specdec_plugins.decoding.beam import BeamDecoder
+from specdec_plugins.decoding.types import BeamParams, DecodeParams, Request
 from specdec_plugins.errors import UnreadableError
 from specdec_plugins.serving.errors import KINDS
+from tests.decoding.toys import TableVerifier
 from tests.serving.toys import (
+    MAX_LEN,
+    TABLE,
     Running,
     ToyCodec,
     expected,
@@ -146,6 +152,36 @@ def test_a_stream_carries_the_same_text_in_order(
     assert "".join(e["token"]["text"] for e in events).rstrip() == whole["generated_text"].rstrip()
     assert [e["token"]["id"] for e in events] == [t["id"] for t in whole["details"]["tokens"]]
     assert events[-1]["details"]["generated_tokens"] == len(events)
+
+
+def searched(sentence: str, size: int, num_best: int) -> list[tuple[str, float]]:
+    """The best translations of a sentence, with their scores."""
+    codec = ToyCodec()
+    params = DecodeParams(max_len=MAX_LEN, min_len=1, beam=BeamParams(size, num_best))
+    request = Request("alone", codec.source_ids(sentence), params)
+    [found] = BeamDecoder(TableVerifier(TABLE)).decode([request])
+    return [(codec.text(codec.tokens(h.token_ids)), h.score) for h in found.hypotheses]
+
+
+def test_a_beam_search_and_its_n_best(server: Running) -> None:
+    """While others decode without a beam."""
+    with ThreadPoolExecutor(2) as pool:
+        beside = pool.submit(generate, server, TEXT)
+        answer = generate(server, "w0 w1", num_beams=4, n_best=3)
+        assert beside.result()["generated_text"] == WANTED
+    wanted = searched("w0 w1", 4, 3)
+    assert answer["generated_text"] == wanted[0][0]
+    assert [one["generated_text"] for one in answer["n_best"]] == [text for text, _ in wanted]
+    assert [one["score"] for one in answer["n_best"]] == pytest.approx([s for _, s in wanted])
+    several = generate(server, TEXT, num_beams=3, n_best=2)
+    parts = [searched(sentence, 3, 2) for sentence in ("w0 w1.", "w5 w2.", "w7")]
+    for rank, one in enumerate(several["n_best"]):
+        texts = [found[rank][0] for found in parts]
+        assert one["generated_text"] == "  {} {}\n\n {} ".format(*texts)
+        assert one["score"] == pytest.approx(sum(found[rank][1] for found in parts))
+    *_, last = stream(server, "w0 w1", parameters={"num_beams": 4})
+    assert last["generated_text"] == wanted[0][0]
+    assert generate(server, TEXT)["n_best"] is None
 
 
 def test_a_stream_tells_every_round(server: Running) -> None:
@@ -353,6 +389,8 @@ def test_the_small_routes(server: Running) -> None:
         ("top_k", 5),
         ("split_sentences", 3),
         ("hint", "t1"),
+        ("num_beams", 17),
+        ("n_best", 2),
     ],
 )
 def test_a_wish_that_cannot_be_is_named(server: Running, name: str, value: Any) -> None:

@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Limits
+from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.decoding.rules.top_beta import TopBeta
@@ -143,6 +144,7 @@ def toy_model(
         Settings("toy", verifier="toy", drafter_checkpoint="toy", strategy=strategy),
         codec=codec or ToyCodec(),
         decoder=SpeculativeDecoder(verifier or GatedVerifier(), method, EngineConfig(max_rows=4)),
+        searcher=BeamDecoder(TableVerifier(TABLE), EngineConfig(max_rows=2)),
         limits=Limits(source=20, target=MAX_LEN, block_size=5 if script else 0),
     )
 
