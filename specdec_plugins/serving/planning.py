@@ -71,7 +71,7 @@ def make_plan(
     seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
     num = sum(len(one) // 2 for one in sentences) * copies
     if num > settings.max_waiting:
-        fewer = " or ask for fewer alternatives" if copies > 1 else ""
+        fewer = " or ask for no alternatives" if copies > 1 else ""
         raise ServiceError(
             413,
             f"{num} sentences exceed the queue's limit of {settings.max_waiting}; send the text in "
@@ -118,10 +118,7 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     Raises UserError if this server cannot do what is asked.
     """
     can_draft = model.decoder.method.drafter is not None
-    require(
-        model.can_sample or not options.do_sample,
-        "This server cannot sample; omit do_sample and alternatives.",
-    )
+    require(model.can_sample or not options.do_sample, "This server cannot sample; omit do_sample.")
     require(can_draft or not options.use_drafter, "This server has no drafter; omit use_drafter.")
     limit, asked_len = most_tokens(model, settings), options.max_new_tokens or 1
     told = f"max_new_tokens {asked_len} exceeds this server's limit of {limit}."

@@ -113,7 +113,7 @@ async def post_translate(
 async def _texts(
     service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
 ) -> schemas.TranslateResponse:
-    best, others = await service.translate(texts, languages, body.seed, body.alternatives)
+    best, others = await service.translate(texts, languages, body.alternatives)
     return schemas.TranslateResponse(
         translatedText=[one.text for one in best],
         alternatives=others if body.alternatives else None,
@@ -250,7 +250,7 @@ async def get_info(service: TheService) -> schemas.Info:
         max_input_tokens=model.limits.source,
         max_total_tokens=most_tokens(model, settings),
         max_input_characters=settings.max_characters,
-        max_alternatives=settings.max_alternatives if model.can_sample else 0,
+        max_alternatives=settings.max_alternatives,
         version=specdec_plugins.__version__,
         source=model.source_lang,
         target=model.target_lang,

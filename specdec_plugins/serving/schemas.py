@@ -126,9 +126,9 @@ class TranslateRequest(Refusing):
     source: str = Field(description="language code, or 'auto' to detect it")
     target: str
     format: Literal["text", "html"] = _field("html: tags and their attributes are kept", "text")
-    alternatives: int = _field("number of distinct samples besides the translation", 0, ge=0)
+    alternatives: int = _field("other translations, the best of a beam search", 0, ge=0)
     api_key: str | None = None
-    seed: Seed | None = _field("seed of the alternatives")
+    seed: Seed | None = _field("has no effect: nothing is drawn")
 
 
 class DetectRequest(Refusing):

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from specdec_plugins.app.planning import Translated
-from specdec_plugins.decoding.types import SEEDS, Request
+from specdec_plugins.app.planning import Part, Text, Translated
+from specdec_plugins.decoding.types import FinishReason, Request
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan, make_plan, row_params
 from specdec_plugins.serving.request_ids import current_id
-from specdec_plugins.serving.schemas import ErrorResponse, Parameters
+from specdec_plugins.serving.schemas import ErrorResponse, Hypothesis, Parameters
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchRow, BatchWorker, RowRound, Submission
 from specdec_plugins.text.detection import Guess, detect
@@ -30,9 +30,7 @@ T = TypeVar("T")
 # Seconds. No text of a permitted size keeps the text thread as long.
 _STUCK_AFTER = 10.0
 
-# Samples are drawn in lots, each as large as the number of alternatives. Each lot multiplies the
-# temperature by its factor here, because a confident model repeats itself.
-_HEAT = (1.0, 1.25, 1.5)
+_MOST_BEAMS = 16  # as in `Parameters`
 
 
 class Service:
@@ -131,10 +129,6 @@ class Service:
         except UserError as error:
             raise ServiceError(status, str(error)) from error
 
-    @property
-    def _temperatures(self) -> list[float]:
-        return [self.settings.temperature * heat for heat in _HEAT]
-
     async def detect(self, text: str, known: Sequence[str]) -> list[Guess]:
         """As `text.detection.detect`. Raises ServiceError if it is not installed."""
         try:
@@ -164,52 +158,37 @@ class Service:
         self,
         texts: Sequence[str],
         languages: tuple[str | None, str | None] = (None, None),
-        seed: int | None = None,
         num: int = 0,
     ) -> tuple[list[Translated], list[list[str]]]:
-        """The translation of each text, and up to `num` samples that differ from it and from
-        each other. Fewer if all lots of samples give too few; `note_on` says so.
+        """The translation of each text, and up to `num` others, the best of a beam search.
+
+        Fewer if it finds fewer that differ; `note_on` says so.
         """
-        plain = Parameters(source_lang=languages[0], target_lang=languages[1])
-        first = secrets.randbelow(SEEDS) if seed is None else seed
-        hot = [Parameters(do_sample=True, temperature=heat) for heat in self._temperatures if num]
-        with self._refusing():
-            drawn = [row_params(how, self.model, self.settings) for how in hot]
-        plan = await self.plan(texts, plain, 1 + num)
-
-        def lot(part: TextPlan[BatchRow], number: int) -> list[TextPlan[BatchRow]]:
-            seeds = range(first + 1 + number * num, first + 1 + (number + 1) * num)
-            return [part.decoded_with(drawn[number], one % SEEDS) for one in seeds]
-
-        # The first lot decodes beside the translation; others only for texts that lack samples.
-        # They take the places in the queue that the first has left.
-        best, *samples = await self._translations([plan, *lot(plan, 0)])
-        chosen = [
-            _distinct(one.text, [s[i].text for s in samples], num) for i, one in enumerate(best)
-        ]
-        for number in range(1, len(drawn)):
-            short = [i for i, found in enumerate(chosen) if len(found) < num and texts[i].strip()]
-            if not short:
-                break
-            samples = await self._translations(lot(plan.only(short), number))
-            for place, i in enumerate(short):
-                more = [sample[place].text for sample in samples]
-                chosen[i] = _distinct(best[i].text, [*chosen[i], *more], num)
-        return best, chosen
-
-    def note_on(self, samples: Sequence[Sequence[str]], num: int) -> str | None:
-        """Why there are fewer samples of some texts than `num`; None if there are not."""
-        if all(len(found) == num for found in samples):
-            return None
-        return (
-            f"Some texts have fewer than {num} alternatives, because the model gives no others at "
-            f"temperatures up to {self._temperatures[-1]:g}."
-        )
-
-    async def _translations(self, plans: Sequence[TextPlan[BatchRow]]) -> list[list[Translated]]:
-        """The texts of plans, which decode together."""
+        named: Any = {"source_lang": languages[0], "target_lang": languages[1]}
+        size = min(num + 1, _MOST_BEAMS)
+        search = Parameters(**named, num_beams=size, n_best=size)
+        plan = await self.plan(texts, Parameters(**named), 1 + bool(num))
+        plans = [plan]
+        if num:
+            wide = row_params(search, self.model, self.settings)
+            plans.append(plan.decoded_with(wide, plan.seed))
         await self.decode(*plans)
-        return await self.with_text(lambda: [[*map(Translated.of, p.texts)] for p in plans])
+
+        def read() -> tuple[list[Translated], list[list[str]]]:
+            best = [*map(Translated.of, plan.texts)]
+            if not num:
+                return best, [[] for _ in best]
+            found = [[h.generated_text for h in ranked(text, size)] for text in plans[1].texts]
+            both = zip(best, found, strict=True)
+            return best, [[text for text in own if text != one.text][:num] for one, own in both]
+
+        return await self.with_text(read)
+
+    def note_on(self, others: Sequence[Sequence[str]], num: int) -> str | None:
+        """Why there are fewer alternatives of some texts than `num`; None if there are not."""
+        if all(len(found) == num for found in others):
+            return None
+        return f"Some texts have fewer than {num} alternatives, because a search finds no others."
 
     async def decode(self, *plans: TextPlan[BatchRow]) -> None:
         """Decode what plans wait for, and count it. Cancelling this frees their rows."""
@@ -258,9 +237,31 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._text_thread, timed)
 
 
-def _distinct(best: str, samples: Sequence[str], num: int) -> list[str]:
-    """The first `num` samples that are neither the best translation nor one another."""
-    return [text for text in dict.fromkeys(samples) if text != best][:num]
+@dataclass(frozen=True)
+class _Chosen:
+    """A hypothesis in place of the best."""
+
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+
+
+def ranked(text: Text[BatchRow], num: int) -> list[Hypothesis]:
+    """The best translations of a text: the first of all sentences, the second of all, and so on.
+
+    A sentence with fewer is in its last one. None is there twice.
+    """
+    found = dict[str, float]()
+    for rank in range(num):
+        parts, score = list[Part[_Chosen]](), 0.0
+        for part in text.parts:
+            row, chosen = part.result, None
+            if row is not None and (hypotheses := row.hypotheses):
+                one = hypotheses[min(rank, len(hypotheses) - 1)]
+                chosen, score = _Chosen(one.token_ids, row.finish_reason), score + one.score
+            both = (part.request, part.fault, part.read, part.gap, part.continues)
+            parts.append(Part(part.text, part.how, *both, chosen))
+        found.setdefault(Text(parts, text.end).translation, score)
+    return [Hypothesis(generated_text=said, score=score) for said, score in found.items()]
 
 
 class Subscription(Submission):

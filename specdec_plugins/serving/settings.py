@@ -49,7 +49,7 @@ class ServerSettings:
     max_file: int = _limit(10_000_000, "size of a file that is sent", "BYTES", least=1)
     max_characters: int = _limit(20_000, "characters in all texts of a request", least=1)
     max_texts: int = _limit(100, "texts in a request", least=1)
-    max_alternatives: int = _limit(5, "alternatives of a text", least=0)
+    max_alternatives: int = _limit(5, "alternatives of a text", least=0, most=15)
     request_timeout: float = _limit(120.0, "from when a request is read until its answer is "
         "complete", "SECONDS", above=0)
     max_connections: int = _limit(500, "open connections; more are closed at once", least=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,13 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.app.codec import RunningText
 from specdec_plugins.app.planning import Part, Text, Translated
-from specdec_plugins.decoding.types import FinishReason, RowEvent
+from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan
 from specdec_plugins.serving.schemas import Parameters, StreamResponse, Token
-from specdec_plugins.serving.service import Service, Subscription
+from specdec_plugins.serving.service import Service, Subscription, ranked
 from specdec_plugins.serving.worker import BatchRow, RowRound
 
 T = TypeVar("T")
@@ -47,33 +46,6 @@ async def generate(service: Service, text: str, options: Parameters) -> schemas.
             lambda: [t for s, row in sentences for t in s.add(row.token_ids if row else [])]
         )
     return answer
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """A hypothesis in place of the best."""
-
-    token_ids: list[int]
-    finish_reason: FinishReason | None
-
-
-def ranked(text: Text[BatchRow], num: int) -> list[schemas.Hypothesis]:
-    """The best translations of a text: the first of all sentences, the second of all, and so on.
-
-    A sentence with fewer is in its last one. None is there twice.
-    """
-    found = dict[str, float]()
-    for rank in range(num):
-        parts, score = list[Part[_Chosen]](), 0.0
-        for part in text.parts:
-            row, chosen = part.result, None
-            if row is not None and (hypotheses := row.hypotheses):
-                one = hypotheses[min(rank, len(hypotheses) - 1)]
-                chosen, score = _Chosen(one.token_ids, row.finish_reason), score + one.score
-            both = (part.request, part.fault, part.read, part.gap, part.continues)
-            parts.append(Part(part.text, part.how, *both, chosen))
-        found.setdefault(Text(parts, text.end).translation, score)
-    return [schemas.Hypothesis(generated_text=said, score=score) for said, score in found.items()]
 
 
 def make_details(plan: TextPlan[BatchRow], options: Parameters) -> schemas.Details:
