@@ -4,7 +4,7 @@ Beam 5, greedy, exact decoding, and relaxed decoding over a grid of block sizes,
 quality, accepted tokens, speed, the paired bootstrap against beam 5, and all of it by sentence
 length. The networks are loaded once, and all systems decode each sentence, or batch, in turn.
 
-    python -m benchmarks.reproduce data/models/en-de --input test.en --reference test.de \\
+    specdec bench reproduce data/models/en-de --input test.en --reference test.de \\
         --output benchmarks/results/NAME
 
 writes NAME.json, NAME.md and plots as NAME.PLOT.svg. It can be stopped at any time: the same
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import partial
@@ -345,6 +344,3 @@ COMMAND = cli.CommandLine(
     ReproduceOptions,
     removed={"--training": "the log of each training says how it went on"},
 )
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())

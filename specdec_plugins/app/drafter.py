@@ -494,6 +494,3 @@ COMMAND = cli.CommandLine(
     epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up, or other "
     "shards are unfinished; the same command resumes.",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass
 from itertools import combinations
@@ -277,6 +276,3 @@ class AverageOptions:
 
 
 COMMAND = cli.CommandLine("specdec train average", main, AverageOptions)
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -348,6 +347,3 @@ COMMAND = cli.CommandLine(
     removed={"--hints": "nothing drafts from hints any more; omit it"},
     interrupted="stopped; nothing was written",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -296,6 +295,3 @@ class DistillOptions:
 
 
 COMMAND = cli.CommandLine("specdec distill", main, DistillOptions)  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass
@@ -422,6 +421,3 @@ class PrepareOptions(PreparationOptions):
 
 
 COMMAND = cli.CommandLine("specdec prepare", main, PrepareOptions)  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())

@@ -11,7 +11,6 @@ import gzip
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -296,6 +295,3 @@ class WmtOptions(PreparationOptions):
 
 
 COMMAND = cli.CommandLine("specdec prepare wmt", main, WmtOptions)
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())

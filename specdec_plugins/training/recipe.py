@@ -480,6 +480,3 @@ COMMAND = cli.CommandLine(
     "command to resume.",
     removed={"--drafter-arch": "a preset, or --set, with drafter_hours trains the faster drafter"},
 )  # fmt: skip
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())
