@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,51 +29,24 @@ SHORTEST = 5.0  # seconds; a training of less is not begun
 # A key of the optimizer's state in a checkpoint (training.trainer).
 FLOAT32 = "float32"  # the weights that a model in 16 bits has rounded
 
-# fairseq's file names. A random number follows the three decimals of a best checkpoint, to tell
-# equal values apart; read as further decimals, it reorders only equal values.
+# fairseq's file names.
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
-_BEST = re.compile(r"checkpoint\.best_(?P<metric>.+)_(?P<value>-?\d+\.\d+)\.pt")
-_LOWER_IS_BETTER = re.compile(r"loss|ppl|perplexity|wer", re.IGNORECASE)
 
 
 def last_checkpoints(folder: Path, number: int, by: str) -> list[Path]:
     """The ``number`` latest checkpoints, oldest first. ``by`` is "epoch" or "update"."""
-    found = _named(folder, _EPOCH if by == "epoch" else _UPDATE)
+    require(folder.is_dir(), f"{folder}: no such folder; give a folder of checkpoints")
+    pattern = _EPOCH if by == "epoch" else _UPDATE
     flag = "--save-interval 1" if by == "epoch" else "--save-interval-updates"
-    return _highest(
-        [(int(match[1]), path) for match, path in found],
-        number,
-        f"{by} checkpoints in {folder} (fairseq writes them with {flag})",
+    matches = ((pattern.fullmatch(path.name), path) for path in folder.iterdir())
+    found = sorted((int(match[1]), path) for match, path in matches if match)
+    require(
+        len(found) >= number,
+        f"expected at least {number}, found {len(found)} {by} checkpoints in {folder} (fairseq "
+        f"writes them with {flag})",
     )
-
-
-def best_checkpoints(folder: Path, number: int, metric: str | None) -> list[Path]:
-    """The ``number`` best checkpoints by the value in their names, the best one last."""
-    found = _named(folder, _BEST)
-    metrics = sorted({match["metric"] for match, _ in found})
-    if metric is None and len(metrics) > 1:
-        raise UserError(f"{folder} has checkpoints by {', '.join(metrics)}; give a --metric")
-    metric = metric or (metrics[0] if metrics else "METRIC")
-    sign = -1 if _LOWER_IS_BETTER.search(metric) else 1
-    return _highest(
-        [(sign * float(m["value"]), path) for m, path in found if m["metric"] == metric],
-        number,
-        f"files checkpoint.best_{metric}_VALUE.pt in {folder} (fairseq writes them with "
-        "--keep-best-checkpoints)",
-    )
-
-
-def _named(folder: Path, pattern: re.Pattern[str]) -> list[tuple[re.Match[str], Path]]:
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; give a folder of checkpoints")
-    return [(m, path) for path in folder.iterdir() if (m := pattern.fullmatch(path.name))]
-
-
-def _highest(found: Sequence[tuple[float, Path]], number: int, what: str) -> list[Path]:
-    if len(found) < number:
-        raise UserError(f"expected at least {number}, found {len(found)} {what}")
-    return [path for _, path in sorted(found)[-number:]]
+    return [path for _, path in found[-number:]]
 
 
 def average(paths: Sequence[Path]) -> dict[str, Any]:
@@ -139,18 +112,14 @@ def changed(
 
 def _choose(args: AverageOptions) -> list[Path]:
     first, *more = paths = [Path(path) for path in args.inputs]
-    require(not (args.last and args.best), "give either --last N or --best N, not both")
-    if not (args.last or args.best):
+    if not args.last:
         is_file = not any(path.is_dir() for path in paths)
-        require(is_file, f"{first}: a folder; choose checkpoints with --last N or --best N")
+        require(is_file, f"{first}: a folder; choose checkpoints with --last N")
         same = [two for two in combinations(paths, 2) if is_same_place(*two)]
         require(not same, f"{paths[-1]}: given twice; name each checkpoint once")
         return paths
-    require(not more, "--last and --best take one folder of checkpoints")
-    if args.last:
-        return last_checkpoints(first, args.last, args.by)
-    assert args.best  # else neither was given
-    return best_checkpoints(first, args.best, args.metric)
+    require(not more, "--last takes one folder of checkpoints")
+    return last_checkpoints(first, args.last, args.by)
 
 
 def check_save_dir(folder: Path, inputs: Iterable[str | Path | None]) -> None:
@@ -264,13 +233,16 @@ def end_of(folder: Path, updates: int) -> int:
 class AverageOptions:
     """Average checkpoints of one training run."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--best", "--metric"),
+        "name the files of the best checkpoints, whose names have the values",
+    )
+
     # fmt: off
     inputs: Sequence[str] = option(MISSING, "a folder, or the files to average", "PATH",
         positional=True)
     last: int | None = option(None, "average this many of the folder's last checkpoints", least=1)
-    best: int | None = option(None, "average this many of the folder's best checkpoints", least=1)
     by: str = option("epoch", "kind of checkpoint that --last takes", choices=("epoch", "update"))
-    metric: str | None = option(None, "metric of --best, if the folder has several")
     output: Path = option(MISSING, "checkpoint to write")
     # fmt: on
 

@@ -12,7 +12,6 @@ import torch
 from specdec_plugins.corpus import checkpoints
 from specdec_plugins.corpus.checkpoints import (
     average,
-    best_checkpoints,
     end_of,
     last_checkpoints,
     restored,
@@ -43,22 +42,6 @@ def test_the_last_are_those_of_the_highest_number(tmp_path: Path) -> None:
     message = r"expected at least 3, found 2 .*--save-interval-updates"
     refused(message, last_checkpoints, tmp_path, 3, "update")
     refused("no such folder", last_checkpoints, tmp_path / "none", 1, "epoch")
-
-
-def test_the_best_follow_the_metric(tmp_path: Path) -> None:
-    # As numbers, not as names: 9.5 is the lowest.
-    for value in ("9.5009", "10.1000", "35.2001"):
-        write(tmp_path / f"checkpoint.best_bleu_{value}.pt", 1)
-    assert names(best_checkpoints(tmp_path, 2, None)) == [
-        "checkpoint.best_bleu_10.1000.pt",
-        "checkpoint.best_bleu_35.2001.pt",
-    ]
-    for value in ("3.5000", "12.0000"):
-        write(tmp_path / f"checkpoint.best_nll_loss_{value}.pt", 1)
-    found = best_checkpoints(tmp_path, 1, "nll_loss")
-    assert names(found) == ["checkpoint.best_nll_loss_3.5000.pt"]
-    refused("by bleu, nll_loss; give a --metric", best_checkpoints, tmp_path, 1, None)
-    refused("at least 1, found 0 .*best_ppl_VALUE", best_checkpoints, tmp_path, 1, "ppl")
 
 
 def test_the_mean_keeps_dtype_ties_counters_and_precision(tmp_path: Path) -> None:
@@ -120,7 +103,7 @@ def test_the_command(tmp_path: Path) -> None:
     bad = specdec("train average", *twice, cwd=tmp_path, expect=2)
     assert "checkpoint1.pt: given twice" in bad.stderr
     bad = specdec("train average", ".", "--output", "x.pt", cwd=tmp_path, expect=2)
-    assert "choose checkpoints with --last N or --best N" in bad.stderr
+    assert "choose checkpoints with --last N" in bad.stderr
 
 
 def checkpoint(updates: int, seconds: float = 0.0) -> dict[str, Any]:
