@@ -12,11 +12,11 @@ import os
 import random
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import distributed
@@ -281,23 +281,17 @@ class Plan:
         _bundle(self.args.model, self.verifier, *self._conversion())
 
     def translate(self) -> None:
-        """Translate the data, or this machine's part of it.
-
-        Raises SystemExit with UNFINISHED if some is left to do.
-        """
+        """Translate the data. Raises SystemExit with UNFINISHED if some is left to do."""
         args = self.args
         distill.main(
             distill.DistillOptions(
                 data=self.data, path=self.verifier / "verifier.safetensors", output=self.distilled,
                 beam=1, max_len_a=2.0, max_len_b=20, chunk_size=256, until=args.until,
-                num_shards=args.num_shards, shard_id=args.shard_id, ray=args.ray,
-                hours=_TRANSLATING * args.hours if args.num_shards == 1 else 0.0,
-                ray_workers=args.ray_workers, cpu=args.device == "cpu",
+                hours=_TRANSLATING * args.hours, ray=args.ray, ray_workers=args.ray_workers,
+                cpu=args.device == "cpu",
             ),
             EngineTeacher,
         )  # fmt: skip
-        if not self.distilled.exists():
-            raise SystemExit(UNFINISHED)
 
     def _training(self) -> list[str]:
         args = self.args
@@ -322,7 +316,7 @@ class Plan:
             self.distilled,
             self.training,
             start_token=words.dictionaries.target.start,
-            # Translating used part of the hours: at most half, as several shards share the work.
+            # Translating used part of the hours: at most half, as several workers share the work.
             hours=args.hours - min(counts["seconds"] / 3600, args.hours / 2),
             every=interval(args.every, args.hours) / 60,
             patience=args.patience,
@@ -433,14 +427,6 @@ def _run(plan: Plan) -> None:
         return
     try:
         plan.work.mkdir(parents=True, exist_ok=True)
-        if args.shard_id:  # shard 0 runs the steps before and after
-            require(
-                plan.data.is_dir(),
-                f"{plan.data}: does not exist yet; first start the command with --shard-id 0, "
-                "which encodes the text.",
-            )
-            plan.translate()
-            return
         Runner(plan.work, os.environ).run(commands, args.redo)
     except OSError as error:
         raise UserError(f"{plan.work}: cannot be written ({error.strerror}).") from error
@@ -457,6 +443,10 @@ class DrafterOptions(StepOptions):
 
     The same command resumes an interrupted run.
     """
+
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--num-shards", "--shard-id"), "--ray shares the text out to machines"
+    )
 
     # fmt: off
     model: Path = option(MISSING, "a bundle, a transformers model (MarianMT, M2M-100, NLLB, BART, "
@@ -480,8 +470,6 @@ class DrafterOptions(StepOptions):
     precision: str | None = option(None, "precision of the training (default: fp16 on GPUs, bf16 "
         "on CPUs with bf16 products, else fp32)", choices=("fp32", "fp16", "bf16"))
     device: str | None = option(None, "default: a GPU if there is one", choices=("cpu", "cuda"))
-    num_shards: int = like(distill.DistillOptions, "num_shards")
-    shard_id: int = like(distill.DistillOptions, "shard_id")
     ray: str | None = like(distill.DistillOptions, "ray")
     ray_workers: int = like(distill.DistillOptions, "ray_workers")
     tensorboard_logdir: Path | None = option(None, "folder for a TensorBoard log of the training")
@@ -491,6 +479,6 @@ class DrafterOptions(StepOptions):
 
 COMMAND = cli.CommandLine(
     "specdec drafter", main, DrafterOptions,
-    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up, or other "
-    "shards are unfinished; the same command resumes.",
+    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up: the same "
+    "command resumes.",
 )  # fmt: skip

@@ -2,18 +2,16 @@
 
 The split is cut into chunks of consecutive sentences. Each chunk is one JSON file in OUT.parts,
 written whole, so any number of runs on any machines can be stopped and resumed. No batch spans two
-chunks, so it does not matter which run translates a chunk, or when. Chunk c belongs to shard
-c % num_shards; with ``--ray`` a cluster distributes all chunks instead. The run that finishes the
-last chunk binarises them to OUT.
+chunks, so it does not matter which run translates a chunk, or when. With ``--ray`` a cluster shares
+them out. The run that finishes the last chunk binarises them to OUT.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import MISSING, dataclass
 from functools import cached_property
@@ -27,7 +25,7 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import UNFINISHED, logger, option
 from specdec_plugins.corpus.resume import first_difference, locked, read_json, sha256, write_json
 from specdec_plugins.corpus.teacher import DTYPES, DataBin, Teacher, has_ray, translate_on_cluster
-from specdec_plugins.errors import UserError, not_installed, require
+from specdec_plugins.errors import not_installed, require
 from specdec_plugins.formats.output import check_output, written_whole
 
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b", "dtype")  # flags that change a translation
@@ -65,17 +63,16 @@ class Distillation:
     def chunk_path(self, chunk: int) -> Path:
         return self.parts / f"chunk-{chunk:06d}.json"
 
-    def chunks(self, shard_id: int = 0, num_shards: int = 1) -> range:
-        """The chunks of a shard; all of them for one shard."""
-        return range(shard_id, -(-self.num_sentences // self.args.chunk_size), num_shards)
+    def chunks(self) -> range:
+        return range(-(-self.num_sentences // self.args.chunk_size))
 
     def there(self) -> list[int]:
         """The chunks that are finished."""
         return [chunk for chunk in self.chunks() if self.chunk_path(chunk).is_file()]
 
-    def missing(self, chunks: Iterable[int]) -> list[int]:
-        """Those of the chunks that are not finished; none once ``--hours`` are over."""
-        found = [chunk for chunk in chunks if not self.chunk_path(chunk).is_file()]
+    def missing(self) -> list[int]:
+        """The chunks that are not finished; none once ``--hours`` are over."""
+        found = [chunk for chunk in self.chunks() if not self.chunk_path(chunk).is_file()]
         return [] if found and self._seconds_left() <= 0 else found
 
     def _seconds_left(self) -> float:
@@ -101,10 +98,7 @@ class Distillation:
         """Record the settings, or refuse to mix chunks of different settings."""
         path = self.parts / "settings.json"
         if not path.is_file():
-            # Shards may start together: each writes its own file, and all compare what remains.
-            own = self.parts / f"settings.{os.uname().nodename}.{os.getpid()}.json"
-            write_json(own, self.settings)
-            os.replace(own, path)
+            write_json(path, self.settings)
         changed = first_difference(read_json(path), self.settings)
         require(
             changed is None,
@@ -113,7 +107,7 @@ class Distillation:
         )
 
     def translate(self) -> bool:
-        """Translate the missing chunks of this shard; returns whether time sufficed for all."""
+        """Translate the missing chunks; returns whether time sufficed for all."""
         args = self.args
         if args.ray is not None and not has_ray():
             logger.warning("%s; distilling in one process", not_installed("ray", "ray"))
@@ -121,11 +115,10 @@ class Distillation:
         # Loaded before anything is recorded, so that a bad checkpoint leaves nothing behind.
         is_begun = (self.parts / "settings.json").is_file()
         teacher = None if is_begun else self._teacher()
-        self.claim()
-        with locked(self.parts / f"shard-{args.shard_id}-of-{args.num_shards}"):
-            chunks = self.chunks(args.shard_id, args.num_shards)
-            missing = sorted(self.missing(chunks), key=_spread)
-            logger.info("%d of %d chunks to do", len(missing), len(chunks))
+        with locked(self.parts):
+            self.claim()
+            missing = sorted(self.missing(), key=_spread)
+            logger.info("%d of %d chunks to do", len(missing), len(self.chunks()))
             if args.ray is not None:
                 teacher = None  # the workers have their own
             return not missing or self._translate(missing, teacher)
@@ -159,7 +152,7 @@ class Distillation:
                         break
                     write_json(self.chunk_path(done[0]), done[1])
                     left -= done[1]["seconds"]
-        return not self.missing(chunks)
+        return not self.missing()
 
     def _span(self, chunk: int) -> range:
         """The indices of its sentences."""
@@ -167,25 +160,15 @@ class Distillation:
         return range(chunk * size, min((chunk + 1) * size, self.num_sentences))
 
     def merge(self) -> None:
-        """Binarise all chunks to the output folder. Raises ``UserError`` if chunks are missing."""
-        chunks = self.chunks()
-        missing = self.missing(chunks)
-        if missing:
-            raise UserError(
-                f"{self.parts}: {len(missing)} of {len(chunks)} chunks are missing (the first is "
-                f"{missing[0]}); run their shards, chunk c belongs to shard c modulo --num-shards"
-            )
-        with locked(self.parts, wait=True):
-            if self.is_done():
-                return
-            with written_whole(self.output) as part:
-                part.mkdir()
-                counts = self._binarise(part)
-                # Sources, dictionaries, codes, dev and test sets are those of the original.
-                for path in sorted(self.data.folder.iterdir()):
-                    if path.is_file() and not (part / path.name).exists():
-                        shutil.copyfile(path, part / path.name)
-                write_json(part / "distilled.json", {"settings": self.settings, "counts": counts})
+        """Binarise the finished chunks to the output folder."""
+        with locked(self.parts), written_whole(self.output) as part:
+            part.mkdir()
+            counts = self._binarise(part)
+            # Sources, dictionaries, codes, dev and test sets are those of the original.
+            for path in sorted(self.data.folder.iterdir()):
+                if path.is_file() and not (part / path.name).exists():
+                    shutil.copyfile(path, part / path.name)
+            write_json(part / "distilled.json", {"settings": self.settings, "counts": counts})
         logger.info(
             "%s: %d sentences, %d of them too long for the verifier (original targets kept)",
             self.output,
@@ -227,29 +210,14 @@ def _spread(chunk: int) -> float:
 
 def main(args: DistillOptions, teacher: type[Teacher] | None = None) -> None:
     """teacher: None = a beam search. Raises SystemExit with UNFINISHED if the time is up."""
-    require(
-        args.shard_id < args.num_shards,
-        f"--shard-id {args.shard_id}: expected 0 to {args.num_shards - 1}",
-    )
-    require(
-        args.ray is None or args.num_shards == 1,
-        "--ray distributes all chunks itself; omit --num-shards",
-    )
     args.dtype = "float16" if args.fp16 else args.dtype
     work = Distillation(args, teacher)
     if work.is_done():
         return
-    if args.merge:
-        work.claim()
-    else:
-        finished = work.translate()
-        others = len(work.missing(work.chunks()))
-        if not finished:
-            logger.info("time is up; %d chunks missing, run the same command to resume", others)
-            raise SystemExit(UNFINISHED)
-        if others:
-            logger.info("this shard is done; %d chunks of other shards are missing", others)
-            return
+    if not work.translate():
+        left = len(work.missing())
+        logger.info("time is up; %d chunks missing, run the same command to resume", left)
+        raise SystemExit(UNFINISHED)
     work.merge()
 
 
@@ -262,7 +230,9 @@ class DistillOptions:
     """
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        "--engine": "the search is this project's own, in 8 bits with --dtype int8; omit it"
+        "--engine": "the search is this project's own, in 8 bits with --dtype int8; omit it",
+        **dict.fromkeys(("--num-shards", "--shard-id"), "--ray shares the chunks out to machines"),
+        "--merge": "the run that translates the last chunk writes the output",
     }
 
     # fmt: off
@@ -280,8 +250,6 @@ class DistillOptions:
     fp16: bool = option(False, "the same as --dtype float16")
     cpu: bool = option(False, "do not use a GPU")
     chunk_size: int = option(2000, "sentences per chunk; a stop loses the current chunk", least=1)
-    num_shards: int = option(1, "number of machines", least=1)
-    shard_id: int = option(0, "number of this machine, from 0", least=0)
     ray: str | None = option(None, "distribute the chunks on the Ray cluster at this address, or "
         "on 'local' processes; chunks of workers that die are repeated (default: no Ray)")
     ray_workers: int = option(2, "workers on the cluster, each with a verifier", least=1)
@@ -290,7 +258,6 @@ class DistillOptions:
         f"{UNFINISHED}; run the same command to resume (default: no limit)", least=0)
     hours: float = option(0.0, "hours to translate, over all runs; then binarise the finished "
         "chunks (default: translate everything)", least=0)
-    merge: bool = option(False, "only merge finished chunks")
     # fmt: on
 
 

@@ -115,14 +115,14 @@ def leaving_nothing_empty(folders: Iterable[Path]) -> Iterator[None]:
 
 
 @contextmanager
-def locked(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Keep a second run out of ``folder``, or let it ``wait``.
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second run out of ``folder``.
 
     The lock ends with this process and the programs to which it left it (``training.commands``).
 
     If the block fails before it has written anything, a new folder is removed again.
     """
-    with leaving_nothing_empty([folder]), _lock_file(folder, wait) as path:
+    with leaving_nothing_empty([folder]), _lock_file(folder) as path:
         try:
             yield
         except BaseException:
@@ -132,7 +132,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _lock_file(folder: Path, wait: bool) -> Iterator[Path]:
+def _lock_file(folder: Path) -> Iterator[Path]:
     path = folder / ".lock"
     while True:
         try:
@@ -144,7 +144,7 @@ def _lock_file(folder: Path, wait: bool) -> Iterator[Path]:
             ) from error
         with file:
             require(
-                lock(file.fileno(), wait),
+                lock(file.fileno()),
                 f"{folder}: another run is writing here; wait for it, or give another folder",
             )
             # Programs that this one starts may keep the lock, so that it outlasts a killed process.

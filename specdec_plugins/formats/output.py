@@ -171,13 +171,13 @@ def new_folder(folder: str | Path, marker: str, force: bool = False) -> Iterator
         raise UserError(f"{name}: {error.strerror or error}; nothing was written.") from error
 
 
-def lock(fd: int, wait: bool = False) -> bool:
+def lock(fd: int) -> bool:
     """Keep other processes from locking an open file; False: one of them has locked it.
 
     The lock ends with the descriptor and its copies, so with the process, however it ends.
     """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:

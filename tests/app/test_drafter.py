@@ -257,7 +257,7 @@ def test_a_finished_drafter_stays_whatever_its_paths_and_machine_are_called(
     assert len(stubbed(bundle, "--text", text, "--output", out)) == 5
     spelt = ("--text", os.path.relpath(text), "--output", f"{tmp_path}/captions/../out/")
     assert stubbed(f"{bundle}/", *spelt) == []
-    machine = ("--device", "cpu", "--precision", "bf16", "--ray", "local", "--num-shards", 2)
+    machine = ("--device", "cpu", "--precision", "bf16", "--ray", "local", "--ray-workers", 3)
     assert stubbed(bundle, *spelt, *machine) == []
     refused(
         r"train the drafter: .*/training was made by .*\(--block-size 8 -> 12\); .* "

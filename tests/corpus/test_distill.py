@@ -1,4 +1,4 @@
-"""Distillation: nothing lost, nothing shifted, resumable, shardable, on a Ray cluster as well."""
+"""Distillation: nothing lost, nothing shifted, resumable, on a Ray cluster as well."""
 
 from __future__ import annotations
 
@@ -262,24 +262,10 @@ def test_a_stop_loses_one_chunk_and_repeats_none(
     assert sentences(output, "de") == sentences(distilled, "de")
 
 
-def test_shards_put_together_equal_one_run(
-    verifier: Verifier, distilled: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "kd"
-    for shard in (2, 0):
-        distil(verifier, output, "--num-shards", 3, "--shard-id", shard)
-        assert not output.exists()
-    refused(r"2 of 5 chunks are missing \(the first is 1\)", distil, verifier, output, "--merge")
-    distil(verifier, output, "--num-shards", 3, "--shard-id", 1)  # the last one merges
-    assert sentences(output, "de") == sentences(distilled, "de")
-    shutil.rmtree(output)
-    distil(verifier, output, "--merge")
-    assert sentences(output, "de") == sentences(distilled, "de")
-
-
 def test_other_settings_are_refused(verifier: Verifier, tmp_path: Path) -> None:
     output = tmp_path / "kd"
-    distil(verifier, output, "--num-shards", 9, "--shard-id", 8)
+    with pytest.raises(SystemExit):
+        distil(verifier, output, "--until", 1)
     message = "started with a different beam; give another --output"
     refused(message, distil, verifier, output, "--beam", 1)
     distil(verifier, output)
@@ -290,12 +276,10 @@ def test_other_settings_are_refused(verifier: Verifier, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--num-shards", 2, "--shard-id", 2], "--shard-id 2: expected 0 to 1"),
         (["--subset", "train9"], r"expected train9\.SRC-TGT"),
         (["--path", "none.pt"], "none.pt: cannot be read"),
         (["--path", __file__], "test_distill.py: damaged"),
         (["--fp16"], "--fp16 needs a GPU"),
-        (["--ray", "local", "--num-shards", 2], "omit --num-shards"),
     ],
 )
 def test_impossible_settings_leave_nothing_behind(
