@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from specdec_plugins.errors import BAD_INPUT
+from specdec_plugins.formats.text import PROTECTED
 from specdec_plugins.serving import errors
 from specdec_plugins.serving.cli import COMMAND
 from specdec_plugins.serving.metrics import Metrics
@@ -122,6 +123,9 @@ class AnyWords(ToyCodec):
 
     def source_ids(self, line: str) -> list[int]:
         return [len(word) % 12 for word in line.split()] + [SPECIAL.eos]
+
+    def symbols(self, text: str) -> str:
+        return PROTECTED
 
 
 def ask(server: Running, command: str) -> httpx.Response:
