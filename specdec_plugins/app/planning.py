@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import UnreadableError, require
+from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.text import PROTECTED, fault_of
 from specdec_plugins.text.sentences import Split, segment
 from specdec_plugins.text.spans import Masked, around, masked, spans_of, united
@@ -32,6 +33,8 @@ _CUTS = (
 # Most target tokens of a piece, by its source tokens. Whatever needs more repeats itself.
 _GROWTH, _SLACK = 3, 20
 _NEXT_SEED = 0x9E3779B97F4A7C15
+_LONGEST_PERIOD, _MOST_TIMES = 8, 5  # of tokens that repeat; once more is a loop
+_NO_REPEAT = 4  # size of n-grams that do not repeat when a loop is decoded again
 _SHOWN = 20  # characters of what cannot be read
 
 
@@ -225,6 +228,8 @@ class Part(Generic[R]):
         how, request, spans = self.how, self.request, self.read.spans
         if request is None:
             return [self]
+        if how.protects and (again := self._again()) is not None:
+            return [again]
         is_too_long = len(request.source_ids) > how.longest
         halve = is_too_long or len(spans) > len(PROTECTED) or (self.is_cut and not how.is_bounded)
         if how.in_pieces and halve:
@@ -235,6 +240,24 @@ class Part(Generic[R]):
         if how.in_pieces and spans and (halve or self._loses_spans()):
             return self._around_spans()
         return [self._too_long() if is_too_long else self]
+
+    def _again(self) -> Part[R] | None:
+        """The part to be decoded once more, if it has `<unk>`, or says one thing again and again.
+
+        With `<unk>` banned that is the greedy translation of a model that has no `<unk>`.
+        """
+        result, request = self.result, self.request
+        if result is None or request is None or result.finish_reason is FinishReason.ERROR:
+            return None
+        ids, asked = result.token_ids, request.params
+        if Dictionary.unk in ids and Dictionary.unk not in asked.banned:
+            asked = replace(asked, banned=(*asked.banned, Dictionary.unk))
+        if loops(ids) and not loops(request.source_ids) and not asked.no_repeat_ngram_size:
+            asked = replace(asked, no_repeat_ngram_size=_NO_REPEAT)
+        if asked == request.params:
+            return None
+        request = replace(request, id=f"{request.id}~", params=asked)
+        return replace(self, request=request, result=None, said=None)
 
     def _around_spans(self) -> list[Part[R]]:
         """The spans, which are copied, and what is between them, which is decoded."""
@@ -274,6 +297,17 @@ class Part(Generic[R]):
         parts: list[Part[R]] = short.parts(text, name, seed, forced)
         parts[0] = replace(parts[0], gap=gap, continues=self.continues or number > 0)
         return parts
+
+
+def loops(ids: Sequence[int]) -> bool:
+    """True if a few tokens stand many times in a row."""
+    for period in range(1, _LONGEST_PERIOD + 1):
+        num = 0
+        for before, token in zip(ids, ids[period:], strict=False):
+            num = num + 1 if token == before else 0
+            if num >= _MOST_TIMES * period:
+                return True
+    return False
 
 
 def halves(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import to_host
-from specdec_plugins.decoding.constraints import FREE, constrain
+from specdec_plugins.decoding.constraints import FREE, constrain, has_own
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.hypotheses import Candidate, Open, Search
 from specdec_plugins.decoding.networks.cpu.ops import largest, log_total
@@ -142,10 +142,10 @@ class BeamSession(Session):
         """
         constraints, eos = self._config.constraints, self.verifier.special.eos
         totals = log_total(logits)
-        if self._reads_texts:
-            owners = [search for search in searches for _ in search.open]
+        owners = [search for search in searches for _ in search.open]
+        asked = [replace(s.request.params, min_len=s.min_len) for s in owners]
+        if self._reads_texts or any(map(has_own, asked)):
             logits -= totals[:, None]
-            asked = [replace(s.request.params, min_len=s.min_len) for s in owners]
             params = DecodeParams.stack(asked, logits.device)
             nothing = Draft.empty(len(owners), logits.device)
             constrain(logits[:, None], self._texts(searches), nothing, params, eos, constraints)

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams
+from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, RowParams
 
 TokenIds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """Constraints of a model, the same for every row; those of a request are in `RowParams`.
+    """Constraints of a model; a request may have its own in `DecodeParams`.
 
     They work as in `generate` of transformers, where the start token is part of the text.
     """
@@ -52,6 +52,47 @@ def constrain(
 
     Tokens that the text contains are penalised first.
     """
+    if not any(map(has_own, params.requested)):
+        _constrain(logits, prefix, draft, params, eos, constraints)
+        return
+    alike: dict[Constraints, list[int]] = {}
+    for row, asked in enumerate(params.requested):
+        alike.setdefault(_of_request(constraints, asked), []).append(row)
+    for own, some in alike.items():
+        rows = torch.tensor(some, device=logits.device)
+        theirs = logits[rows]
+        texts = Prefix(prefix.tokens[rows], prefix.lengths[rows], prefix.active[rows], prefix.width)
+        drafts = replace(draft, tokens=draft.tokens[rows], lengths=draft.lengths[rows])
+        _constrain(theirs, texts, drafts, params.select(some, rows), eos, own)
+        logits[rows] = theirs
+
+
+def has_own(asked: DecodeParams) -> bool:
+    """True if a request has constraints of its own."""
+    own = (asked.no_repeat_ngram_size, asked.repetition_penalty, asked.banned)
+    return own != (0, 1.0, ())
+
+
+def _of_request(constraints: Constraints, asked: DecodeParams) -> Constraints:
+    """The constraints of a row: the model's, with those of its request in their place."""
+    penalty = asked.repetition_penalty
+    return replace(
+        constraints,
+        bad_words=(*constraints.bad_words, *((token,) for token in asked.banned)),
+        no_repeat_ngram_size=asked.no_repeat_ngram_size or constraints.no_repeat_ngram_size,
+        repetition_penalty=constraints.repetition_penalty if penalty == 1.0 else penalty,
+    )
+
+
+def _constrain(
+    logits: Tensor,
+    prefix: Prefix,
+    draft: Draft,
+    params: RowParams,
+    eos: int,
+    constraints: Constraints,
+) -> None:
+    """The same for rows of equal constraints."""
     num_drafted = draft.tokens.shape[1]
     has_least = any(p.min_len for p in params.requested)
     asks = (constraints.bad_words, constraints.banned_first, constraints.no_repeat_ngram_size)

@@ -394,6 +394,9 @@ class DecodeParams:
     top_p: float = 1.0  # sample from the smallest set with this mass; 1 = all
     seed: int = 0  # of this row's random numbers
     beam: BeamParams | None = None  # for `BeamDecoder`
+    no_repeat_ngram_size: int = 0  # see `Constraints`, like these two; 0 = the model's
+    repetition_penalty: float = 1.0  # 1 = the model's
+    banned: tuple[int, ...] = ()  # tokens that are never emitted, besides the model's
 
     def __post_init__(self) -> None:
         for name in INTEGERS:
@@ -402,11 +405,8 @@ class DecodeParams:
         for name, bound in least.items():
             value, named = getattr(self, name), name.replace("block_", "block ")
             require(value >= bound, f"{named} must be {bound} or more, not {value}.")
-        require(
-            self.temperature >= LEAST,
-            f"temperature must be {LEAST:g} or more, not {self.temperature}; for the best token "
-            "alone, ask for top_k 1.",
-        )
+        told = f"temperature must be {LEAST:g} or more, not {self.temperature}; for the best token"
+        require(self.temperature >= LEAST, f"{told} alone, ask for top_k 1.")
         require(LEAST <= self.top_p <= 1, f"top_p must be {LEAST:g} to 1, not {self.top_p}.")
 
     @staticmethod

@@ -22,7 +22,9 @@ from specdec_plugins.text.sentences import whole_lines
 
 R = TypeVar("R", bound=Result)
 
-_ROW = {"block_size", "beta", "tau", "temperature", "top_k", "top_p"}  # as the engine names them
+# As the engine names them.
+_ROW = {"block_size", "beta", "tau", "temperature", "top_k", "top_p"}
+_ROW |= {"no_repeat_ngram_size", "repetition_penalty"}
 
 
 class TextPlan(Plan[R]):

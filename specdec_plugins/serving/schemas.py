@@ -87,6 +87,10 @@ class Parameters(Refusing):
     tau: Finite | None = _setting("tau")
     num_beams: Beam | None = _field("search with a beam of this size; null = greedy decoding")
     n_best: Beam | None = _field("the best N translations of the search, of num_beams or fewer")
+    no_repeat_ngram_size: Count | None = _field("no so many tokens in a row occur twice")
+    repetition_penalty: Finite | None = _field(
+        "above 1: tokens that a sentence has become less likely in it", gt=0
+    )
     split_sentences: bool = _field("false = every line is one sentence", True)
     protect: bool = _field("false = read placeholders, tags and addresses as words", True)
     source_lang: str | None = _language("source_lang", "src_lang")

@@ -12,7 +12,7 @@ from specdec_plugins.app.planning import How, Part, halves, joined
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.types import DecodeParams, RowResult
+from specdec_plugins.decoding.types import DecodeParams, FinishReason, RowResult
 from specdec_plugins.errors import UnreadableError
 from tests.app.toys import DICTIONARY, ScriptedVerifier, codec, translated, translator
 from tests.refusals import refused
@@ -172,3 +172,29 @@ def test_pieces_are_joined_as_their_language_is_written(
     assert joined(parts) == expected
     parts[1].continues = False  # a sentence of its own
     assert joined(parts) == first + gap + "x"
+
+
+def test_unknown_words_and_loops_are_decoded_once_more() -> None:
+    """With what they show banned, as often as that helps; and never what was asked for so."""
+    how: How = replace(picky()._how(Sentence(1, "a"), codec(), None), protects=True)
+
+    def again(part: Part[RowResult], ids: list[int]) -> Part[RowResult]:
+        assert part.request is not None
+        reason = FinishReason.EOS
+        part.result = RowResult(part.request, ids, rounds=1, finish_reason=reason)
+        [new] = part.settled()
+        return new
+
+    [part] = how.parts("a b c", "1", seed=5)
+    first = again(part, [5, 6, 3, 7, 2])
+    assert first.request is not None
+    assert (first.request.params.banned, first.request.params.seed) == ((3,), 5)
+    assert first.request.id != "1"
+    second = again(first, [4, *[6, 7] * 6, 2])
+    assert second.request is not None
+    assert second.request.params == replace(first.request.params, no_repeat_ngram_size=4)
+    assert again(second, [4, *[6, 7] * 6, 2]) is second
+    [part] = how.parts(" ".join(["a b"] * 9), "1", seed=5)
+    assert again(part, [*[6, 7] * 9, 2]) is part  # as the source does
+    plain: list[Part[RowResult]] = replace(how, protects=False).parts("a b", "1", seed=5)
+    assert again(plain[0], [3, 2]) is plain[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -151,3 +152,30 @@ def test_nothing_is_computed_where_nothing_is_asked() -> None:
     nobody = Draft(torch.full((1, 1), NO_TOKEN), torch.tensor([1]))
     constrain(logits, prefix_of([[4]]), nobody, row_params(1), SPECIAL.eos)
     assert not logits.any()
+
+
+OWN = {  # of a request, and what it amounts to for a model that has `NEVER_PAD`
+    "none": ({}, Constraints(NEVER_PAD)),
+    "no pair twice": ({"no_repeat_ngram_size": 2}, Constraints(NEVER_PAD, 2)),
+    "banned": ({"banned": (4, 7)}, Constraints((*NEVER_PAD, (4,), (7,)))),
+    "all": (
+        {"no_repeat_ngram_size": 3, "repetition_penalty": 1.3, "banned": (5,)},
+        Constraints((*NEVER_PAD, (5,)), 3, repetition_penalty=1.3),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", ["exact", "top_beta"])
+def test_requests_with_constraints_of_their_own_share_a_batch(rule: str) -> None:
+    asked = [[*OWN.values()][number % len(OWN)] for number in range(len(jobs(5)))]
+    some = [
+        replace(job, params=replace(job.params, **own))
+        for job, (own, _) in zip(jobs(5), asked, strict=True)
+    ]
+    wanted = [oracle(TABLE, job, own) for job, (_, own) in zip(jobs(0), asked, strict=True)]
+    assert wanted != [oracle(TABLE, job, Constraints(NEVER_PAD)) for job in jobs(0)]
+    verifier = TableVerifier(TABLE)
+    config = EngineConfig(max_rows=4, constraints=Constraints(NEVER_PAD))
+    method = method_of(SCRIPTED["scripted:ragged"](verifier), rule)
+    results = SpeculativeDecoder(verifier, method, config).decode(some)
+    assert [r.token_ids for r in results] == wanted
