@@ -20,6 +20,13 @@ namespace specdec {
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
 
+// Lanes of two vectors. GCC has the first name since version 12, clang no other.
+#if __has_builtin(__builtin_shufflevector)
+#define LANES_OF(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define LANES_OF(a, b, ...) __builtin_shuffle(a, b, ints{__VA_ARGS__})
+#endif
+
 // The baseline: no instruction set beyond what the compiler assumes.
 #define ISA plain
 #define LANES 4
