@@ -36,7 +36,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
     pip install --constraint constraints.txt --index-url "$TORCH_INDEX" --no-deps torch \
  && pip install --constraint constraints.txt torch
 RUN --mount=type=cache,target=/var/cache/pip --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --constraint constraints.txt "$(echo /wheel/*.whl)[serve]" \
+    pip install --constraint constraints.txt "$(echo /wheel/*.whl)[serve,detect,files]" \
  && useradd --uid 10001 --no-create-home specdec
 
 # By number, so that Kubernetes can tell that it is not root.
