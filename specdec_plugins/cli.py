@@ -25,6 +25,7 @@ COMMANDS = {
         "corpus.decontaminate:COMMAND.run",
         "Merge training files without the sentences of dev and test sets.",
     ),
+    "prepare masks": ("corpus.masks:COMMAND.run", "Put symbols in place of spans to copy."),
     "prepare wmt": ("corpus.wmt:COMMAND.run", "Fetch and prepare a published data set."),
     "distill": ("corpus.distill:COMMAND.run", "Translate training data with a verifier."),
     "train verifier": ("training.run:VERIFIER.run", "Train a Transformer by fairseq."),

@@ -1,8 +1,9 @@
 """From raw parallel text to scored translations: preparation, distillation, averaging, scoring.
 
-The shell scripts in ``scripts/`` call the modules of this package, each a command line (``cli``):
+The modules with a command line (``cli``), which ``specdec`` starts:
 
 - ``decontaminate``: merges corpora into one training text (``reading``, ``cleaning``);
+- ``masks``: puts symbols in place of spans that a model is to copy;
 - ``prepare``: turns parallel files into a data-bin (``tokenising``, ``binarising``);
 - ``wmt``: downloads, unpacks and prepares the published training sets;
 - ``distill``: translates a training set with the verifier (``teacher``);

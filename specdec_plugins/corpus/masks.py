@@ -10,7 +10,6 @@ tags, or both sides get one at the same end.
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
@@ -112,7 +111,4 @@ class MaskOptions:
     # fmt: on
 
 
-COMMAND = cli.CommandLine("masks", main, MaskOptions)
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.run())
+COMMAND = cli.CommandLine("specdec prepare masks", main, MaskOptions)
