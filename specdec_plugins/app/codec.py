@@ -110,7 +110,7 @@ class Codec:
 
     @property
     def unk(self) -> int:
-        """The id of a source token that the model does not know."""
+        """The id of what the model does not know, on either side."""
         return self._source.unk
 
     def symbols(self, text: str) -> Iterable[str]:

@@ -18,7 +18,6 @@ from typing import Generic, Protocol, TypeVar
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import UnreadableError, require
-from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.text import PROTECTED, fault_of
 from specdec_plugins.text.sentences import Split, segment
 from specdec_plugins.text.spans import Masked, around, masked, spans_of, united
@@ -250,8 +249,9 @@ class Part(Generic[R]):
         if result is None or request is None or result.finish_reason is FinishReason.ERROR:
             return None
         ids, asked = result.token_ids, request.params
-        if Dictionary.unk in ids and Dictionary.unk not in asked.banned:
-            asked = replace(asked, banned=(*asked.banned, Dictionary.unk))
+        unk = self.how.codec.unk
+        if unk in ids and unk not in asked.banned:
+            asked = replace(asked, banned=(*asked.banned, unk))
         if loops(ids) and not loops(request.source_ids) and not asked.no_repeat_ngram_size:
             asked = replace(asked, no_repeat_ngram_size=_NO_REPEAT)
         if asked == request.params:

@@ -389,7 +389,6 @@ def test_the_small_routes(server: Running) -> None:
         ("seed", -1),
         ("top_p", 1.5),
         ("do_sample", "perhaps"),
-        ("repetition_penalty", 1.2),
         ("top_k", 5),
         ("split_sentences", 3),
         ("hint", "t1"),

@@ -54,7 +54,7 @@ START = 400.0  # until a process listens, on a machine that is busy
 class ToyCodec:
     """Source words w0, w1, ... are ids; target words t0, t1, ... likewise."""
 
-    num_framing, num_behind, first_ids, reads_texts, reads_raw, unk = 1, 1, (), False, True, -1
+    num_framing, num_behind, first_ids, reads_texts, reads_raw, unk = 1, 1, (), False, False, -1
     source_lang: str | None = "en"
     target_lang: str | None = "de"
     languages = Languages("toy", ("en",), ("de",))
