@@ -59,6 +59,24 @@ def test_what_is_unknown_is_refused_in_one_line(
     assert message in said
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pair"], "--pair needs a value"),
+        (["--pair", "en-de"], "--train must be given"),
+        (["--pair", "a", "--train", "b", "--valid", "c", "--out", "d", "--clean", "x"],
+         "one argument too many: x"),
+        (["--pair", "a", "--train", "b", "--valid", "c", "--out", "d", "--joined", "1"],
+         "--joined must be 0 or more and less than 1, not 1.0"),
+    ],
+)  # fmt: skip
+def test_what_a_command_lacks_or_has_too_much_is_said(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = told(capsys, decontaminate.COMMAND.run, words)
+    assert said.startswith(f"specdec prepare mix: error: {message}")
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -112,8 +112,9 @@ class Option:
     @property
     def flag(self) -> str:
         """The flag, or the positional argument, as messages call it."""
-        name = self.name.upper() if self.positional else "--" + self.name.replace("_", "-")
-        return next(iter(self.flags), name)
+        if self.positional:
+            return self.metavar or self.name.upper()
+        return next(iter(self.flags), "--" + self.name.replace("_", "-"))
 
     @property
     def _kind(self) -> tuple[Any, bool]:
@@ -392,7 +393,7 @@ class CommandLine:
 
     def given(self, words: Sequence[str] | None = None) -> dict[str, Any]:
         """The values that are given. Ends the program for --help, and for what cannot be read."""
-        from cyclopts import CycloptsError, MissingArgumentError
+        from cyclopts import CycloptsError, MissingArgumentError, UnusedCliTokensError
 
         app, words = self.app, self._long(sys.argv[1:] if words is None else words)
         try:
@@ -401,6 +402,8 @@ class CommandLine:
             names = error.argument.names if error.argument else ()
             is_there = any(word.partition("=")[0] in names for word in words)
             self.refuse(f"{names[0]} {'needs a value' if is_there else 'must be given'}")
+        except UnusedCliTokensError as error:
+            self.refuse(f"one argument too many: {' '.join(error.unused_tokens or ())}")
         except CycloptsError as error:
             self.refuse(" ".join(str(error).split()).rstrip("."))
         if command is not app.default_command:
