@@ -331,7 +331,7 @@ def test_dropout_is_a_share(capsys: pytest.CaptureFixture[str]) -> None:
     assert drafter.COMMAND.parse(*words, "0").dropout == 0
     with pytest.raises(SystemExit):
         drafter.COMMAND.parse(*words, "1")
-    assert "expected a number of 0 or more and less than 1, not '1'" in capsys.readouterr().err
+    assert "--dropout must be 0 or more and less than 1, not 1.0" in capsys.readouterr().err
 
 
 def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
