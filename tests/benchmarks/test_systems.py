@@ -7,7 +7,7 @@ import pytest
 from benchmarks.engines import ENGINES
 from benchmarks.run import COMMAND
 from benchmarks.systems import PRECISIONS, Options, System
-from tests.refusals import refused
+from tests.refusals import refused, told
 
 PAIR = ("--pair", "p", "--test", "t", "--threads", "1")
 
@@ -73,10 +73,12 @@ def test_patterns_choose_systems() -> None:
     assert not options.takes(System("ours", "exact", "float32", only_batches=True), 1)
 
 
-def test_flags_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_that_do_not_fit_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    refused("leave one out", asked, "--model", "m", "--grow", "6x512x32000")
-    refused("torch sees no GPU", asked, "--device", "cuda")
+    assert "leave one out" in told(capsys, asked, "--model", "m", "--grow", "6x512x32000")
+    assert "torch sees no GPU" in told(capsys, asked, "--device", "cuda")
 
 
 @pytest.mark.parametrize(
