@@ -142,9 +142,9 @@ class BeamSession(Session):
         """
         constraints, eos = self._config.constraints, self.verifier.special.eos
         totals = log_total(logits)
-        owners = [search for search in searches for _ in search.open]
-        asked = [replace(s.request.params, min_len=s.min_len) for s in owners]
-        if self._reads_texts or any(map(has_own, asked)):
+        if self._reads_texts or any(has_own(search.request.params) for search in searches):
+            owners = [search for search in searches for _ in search.open]
+            asked = [replace(s.request.params, min_len=s.min_len) for s in owners]
             logits -= totals[:, None]
             params = DecodeParams.stack(asked, logits.device)
             nothing = Draft.empty(len(owners), logits.device)
