@@ -241,11 +241,14 @@ def _saving() -> Iterator[list[int]]:
             cfg.optimization.stop_time_hours, cfg.dataset.disable_validation = 1e-9, True
         return validate_and_save(cfg, trainer, *given)
 
-    os.register_at_fork(after_in_child=_obey_only_parent)
+    is_training = [True]
+    # A process cannot take the hook back; what it starts afterwards is not this training's.
+    os.register_at_fork(after_in_child=lambda: _obey_only_parent() if any(is_training) else None)
     loop.train, loop.validate_and_save = train_an_epoch, save_if_told
     try:
         yield told
     finally:
+        is_training.clear()
         loop.train, loop.validate_and_save = train, validate_and_save
 
 
