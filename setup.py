@@ -9,7 +9,6 @@ from setuptools import find_packages, setup
 # What decoding needs. fairseq is only needed to train, and to read its checkpoints.
 TEXT = [
     "sacremoses>=0.1.1",
-    "sentence-splitter>=1.4",
     "sentencepiece>=0.2",
     "sentencex>=1.0.32",
     "tokenizers>=0.22",  # for transformers models
@@ -45,7 +44,7 @@ DEV = [
     "check-jsonschema>=0.30",
     "auditwheel>=6.4",
     "httpx>=0.27",
-    "huggingface_hub>=1.0",
+    "huggingface-hub>=1.0",
     "hypothesis>=6.100",
     "libretranslatepy>=2.1",
     "mypy>=1.13",

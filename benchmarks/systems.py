@@ -103,8 +103,8 @@ class Options:
         "no rows", "FOLDER")
     device: str = _how("cpu", "device that all engines compute on", choices=("cpu", "cuda"))
     work: str = _how("runs/bench", "folder for converted weights", "FOLDER")
-    threads: Sequence[int] = _how(2, "threads (default: 2)", "N", least=1)
-    batches: Sequence[int] = _how(1, "batch sizes (default: 1)", "N", least=1)
+    threads: Sequence[int] = _how((2,), "threads (default: 2)", "N", least=1)
+    batches: Sequence[int] = _how((1,), "batch sizes (default: 1)", "N", least=1)
     repeats: int = _how(3, "repetitions", least=1)
     turn: int = _how(25, "sentences that a row decodes before the next one does", least=1)
     dtypes: Sequence[str] = _rows(("float32", "int8"), "precisions; each engine runs those that it "

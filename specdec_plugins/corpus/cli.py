@@ -442,7 +442,7 @@ class CommandLine:
 
     def _made(self, given: Mapping[str, Any]) -> Any:
         for one in self.arguments:
-            if one.name in given:
+            if given.get(one.name) is not None:  # as --tokenizer none is read
                 one.check(given[one.name])
         if isinstance(self.flags, type):
             return build(self.flags, given)

@@ -195,16 +195,6 @@ def test_time_is_bounded_and_the_row_freed(path: str, slow: str) -> None:
         wait_until(server.is_idle)
 
 
-def test_all_draws_of_a_request_share_its_time() -> None:
-    model = toy_model(None, verifier=SlowVerifier())
-    # So cold that every sample is the translation: each lot is followed by another, to the last.
-    with running(model, request_timeout=0.6, temperature=0.01, max_new_tokens=10) as server:
-        body = {"q": FOREVER, "source": "en", "target": "de", "alternatives": 5}
-        late = server.client.post("/translate", json=body)
-        assert (late.status_code, late.json()["error_type"]) == (504, "timeout")
-        wait_until(server.is_idle)
-
-
 def send_half(server: Running) -> socket.socket:
     """A request of which more is announced than comes."""
     client = socket.create_connection(("127.0.0.1", server.port))
