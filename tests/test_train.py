@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -148,3 +149,13 @@ def test_the_first_process_alone_replaces_a_damaged_checkpoint(
     monkeypatch.setenv("RANK", "0")
     assert train.main() == 0
     assert load_checkpoint(folder / LAST)["args"].arch == "block"
+
+
+def test_what_a_program_starts_after_its_training_heeds_signals() -> None:
+    """A test runner, for instance, whose next processes are no part of the training."""
+    with train._saving():
+        pass
+    tell = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    words = [sys.executable, "-c", tell]
+    masked = subprocess.run(words, preexec_fn=int, stdout=subprocess.PIPE, check=True).stdout
+    assert b"SIGTERM" not in masked
