@@ -260,14 +260,17 @@ class TextPipeline:
         if self._detokenizer is None or self._languages["target"] in _READ_WHOLE:
             return 0
         settled, previous, word, open_marks = 0, "", "", set[str]()
+        is_english = self._languages["target"] == "en"  # where that of James' opens nothing
         for index, token in enumerate(tokens):
             if not word and not open_marks and _is_letter(previous[-1:]) and _is_letter(token[:1]):
                 settled = index
             goes_on = self._bpe is not None and token.endswith(BPE_SEPARATOR)
             word += token.removesuffix(BPE_SEPARATOR) if goes_on else token
             if not goes_on:
-                if _is_mark(word):
-                    open_marks ^= {word}
+                mark = word.replace("&apos;", "'")
+                is_possessive = is_english and mark == "'" and previous.endswith("s")
+                if _is_mark(word) and (mark in open_marks or not is_possessive):
+                    open_marks ^= {mark}
                 if _DASH in (previous, word) and (_is_mark(word) or _is_mark(previous)):
                     open_marks.add(_DASH)  # joins a mark into a word: marks no longer count
                 previous, word = word, ""

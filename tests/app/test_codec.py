@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specdec_plugins.app.codec import Codec, RunningText, join_subwords
@@ -93,6 +93,7 @@ class Recorded:
 @pytest.mark.parametrize("language", ["en", "de", "fr", "fi", "cs"])
 @settings(max_examples=150, deadline=None)
 @given(groups=st.lists(st.lists(st.sampled_from(WORDS), max_size=4), max_size=12))
+@example(groups=[["aus", "&apos;"], ["&apos;", "aus", "aus"], ["der", "&apos;"]])
 def test_growing_text_is_that_of_all_tokens(
     language: str, codes: Path, groups: list[list[str]]
 ) -> None:
