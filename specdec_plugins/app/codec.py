@@ -36,6 +36,11 @@ def join_subwords(tokens: str, symbol: str | None) -> str:
     return (tokens + " ").replace(_bpe_mark(symbol), "").rstrip()
 
 
+def composed(text: str) -> str:
+    """The text with letters and their accents in one (Unicode's NFC), as vocabularies have them."""
+    return unicodedata.normalize("NFC", text)
+
+
 def _bpe_mark(symbol: str) -> str:
     return "@@ " if symbol in _SUBWORD_NMT else symbol
 
@@ -140,7 +145,7 @@ class Codec:
 
     def _spells(self, piece: str) -> bool:
         try:
-            return self.unk not in self.source_ids(piece)
+            return self.unk not in self.source_ids(composed(piece))
         except UnreadableError:
             return False
 

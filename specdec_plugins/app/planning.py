@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.codec import Codec, composed
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.text import PROTECTED, fault_of
@@ -158,10 +158,11 @@ class How:
     def _masked(self, text: str, spans: Sequence[tuple[int, int]]) -> Reading:
         """The reading of a sentence that must keep these spans."""
         if not spans:
-            return Reading(self.codec.source_ids(text))
+            return Reading(self.codec.source_ids(composed(text)))
         mask = masked(text, spans, self.codec.symbols(text))
         has_words = any(is_text for _, _, is_text in around(text, spans))
-        return Reading(self.codec.source_ids(mask.text if has_words else ""), mask, spans)
+        read = composed(mask.text) if has_words else ""
+        return Reading(self.codec.source_ids(read), mask, spans)
 
 
 @dataclass(frozen=True)

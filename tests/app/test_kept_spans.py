@@ -96,3 +96,9 @@ def test_made_strings_keep_their_spans(model: SpeculativeTranslator, pieces: lis
     assert [*map(str.isspace, done.text)][:1] == [*map(str.isspace, source)][:1]
     streamed = [*model.stream(source)]
     assert streamed[-1] == done.text
+
+
+def test_accents_of_their_own_are_read_as_those_of_letters(model: SpeculativeTranslator) -> None:
+    whole, apart = (f"The caf{e} with %s is open. ☃" for e in ("\u00e9", "e\u0301"))
+    assert whole != apart
+    assert model.translate(apart).text == model.translate(whole).text
