@@ -34,10 +34,6 @@ class TextPlan(Plan[R]):
         super().__init__(texts)
         self.seed = seed
 
-    def only(self, chosen: Sequence[int]) -> TextPlan[R]:
-        """The plan of some of its texts."""
-        return TextPlan([self.texts[i] for i in chosen], self.seed)
-
     def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan[R]:
         """The same texts, to be decoded in another way; each sentence has a seed of its own."""
         seeds = ((seed + number * 0x9E3779B97F4A7C15) % SEEDS for number in count())
