@@ -240,4 +240,4 @@ def test_the_package_has_no_more_files_than_a_reader_can_keep_in_mind() -> None:
     # 130 before models of transformers (formats/pretrained), documents, beam search, and kernels
     # that need no Python.
     kinds = (".py", ".cpp", ".h", ".inc")
-    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 161
+    assert sum(path.suffix in kinds for path in PACKAGE.rglob("*")) <= 175

@@ -1,15 +1,13 @@
 """Reads config.json and generation_config.json of a transformers folder, without transformers.
 
-`ARCHITECTURES` lists what can be read. To support another one, add an entry, and list in `FIELDS`
-or `HARMLESS` the fields that only its configuration has. No field is silently ignored: a value that
-is known to change the output is refused (`NEUTRAL`), and a field in no list here is told of.
+`families.py` lists the models that can be read, `switches.py` the fields that need no family.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,153 +15,13 @@ from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.errors import UserError, located, read_object, require
 from specdec_plugins.formats.dictionaries import Dictionary, ours, start_of
+from specdec_plugins.formats.pretrained.families import ACTIVATIONS, FAMILIES, REASONS, Family
+from specdec_plugins.formats.pretrained.switches import HONOURED, check_known
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """What a `model_type` determines, whatever its config.json says."""
-
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # where they differ from `FIELDS`
-    pre_norm: bool = False  # a norm before each block, and one after the last layer
-    norm_embedding: bool = False
-    sinusoids: bool = False  # fairseq's, computed; else a table of positions is read
-    position_rows: int = 0  # rows of that table before position 0
-    logits_bias: bool = True
-
-
-_FAIRSEQ = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-_BART = {**_FAIRSEQ, "decoder_start_token_id": 2, "vocab_size": 50265}
-_MARIAN_PAD = 58100  # also begins a target
-
-ARCHITECTURES = {
-    "marian": Architecture(
-        {
-            "vocab_size": _MARIAN_PAD + 1,
-            "pad_token_id": _MARIAN_PAD,
-            "eos_token_id": 0,
-            "decoder_start_token_id": _MARIAN_PAD,
-        }
-    ),
-    "m2m_100": Architecture(  # and NLLB-200
-        {**_BART, "vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
-        pre_norm=True,
-        sinusoids=True,
-        logits_bias=False,
-    ),
-    "bart": Architecture(_BART, norm_embedding=True, position_rows=2),
-    "mbart": Architecture(
-        {**_FAIRSEQ, "vocab_size": 50265}, pre_norm=True, norm_embedding=True, position_rows=2
-    ),
-}
-
-# Why some common architectures are not supported.
-_REASONS = {
-    "t5": "its positions are relative",
-    "nllb-moe": "its layers are mixtures of experts",
-    "pegasus": "its positions and norms are different",
-    "blenderbot": "it is made for dialogues",
-}
-_REASONS |= dict.fromkeys(("mt5", "umt5", "longt5", "switch_transformers"), _REASONS["t5"])
-
-# Fields of config.json that decide what the network computes, and their defaults.
-FIELDS: dict[str, Any] = {
-    "vocab_size": None,
-    "decoder_vocab_size": None,
-    "d_model": 1024,
-    "max_position_embeddings": 1024,
-    "activation_function": "gelu",
-    "scale_embedding": False,
-    "tie_word_embeddings": True,
-    "share_encoder_decoder_embeddings": True,
-    **{
-        f"{side}_{name}": default
-        for side in ("encoder", "decoder")
-        for name, default in (("layers", 12), ("ffn_dim", 4096), ("attention_heads", 16))
-    },
-}
-
-_ALIASES = {  # other names of fields
-    "num_hidden_layers": "encoder_layers",
-    "num_attention_heads": "encoder_attention_heads",
-    "hidden_size": "d_model",
-}
-
-ACTIVATIONS = {  # transformers' names to ours
-    "relu": "relu",
-    "relu2": "relu_squared",
-    "gelu": "gelu",
-    "gelu_new": "gelu_accurate",
-    "gelu_fast": "gelu_accurate",
-    "gelu_pytorch_tanh": "gelu_accurate",
-    "tanh": "tanh",
-    "linear": "linear",
-    "swish": "swish",
-    "silu": "swish",
-}
-
-# Generation fields that are honoured, and those that must have a value without effect.
-HONOURED = (
-    *("decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id"),
-    *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "no_repeat_ngram_size"),
-    *("min_length", "max_length", "min_new_tokens", "max_new_tokens"),
-    *("suppress_tokens", "begin_suppress_tokens", "repetition_penalty"),
-    *("length_penalty", "early_stopping", "renormalize_logits"),  # of a beam search
-)
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale"), (None, 1)),
-    **dict.fromkeys(("encoder_no_repeat_ngram_size", "penalty_alpha"), (None, 0)),
-    "token_healing": (None, False),
-    **dict.fromkeys(("sequence_bias", "watermarking_config"), (None,)),
-    **dict.fromkeys(
-        ("exponential_decay_length_penalty", "stop_strings", "max_time", "force_words_ids"), (None,)
-    ),
-    **dict.fromkeys(("constraints", "dola_layers"), (None,)),
-    # of config.json
-    **dict.fromkeys(("is_decoder", "add_cross_attention", "tie_encoder_decoder"), (None, False)),
-    "is_encoder_decoder": (None, True),
-    "pruned_heads": (None, {}),
-    "quantization_config": (None,),
-    # of config.json: other networks, whose weights may have the same names and shapes
-    **dict.fromkeys(("rope_theta", "rope_scaling", "rope_parameters", "sliding_window"), (None,)),
-    **dict.fromkeys(("attention_type", "attention_window", "attention_multiplier"), (None,)),
-    **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), (None,)),
-    **dict.fromkeys(("logit_scale", "logits_scaling", "residual_multiplier"), (None, 1)),
-    "position_embedding_type": (None, "absolute"),
-    "layer_norm_eps": (None, 1e-5),
-}
 _FINISHING: Mapping[object, str] = {True: "first", False: "likely", "never": "never"}
-# Other search methods, replaced by greedy decoding or a rule that samples.
-_SEARCH = ("num_beams", "do_sample")
-
-HARMLESS = {
-    *_SEARCH,
-    *("num_beam_groups", "diversity_penalty", "low_memory"),
-    *("num_return_sequences", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"),
-    *("epsilon_cutoff", "eta_cutoff", "remove_invalid_values"),
-    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "use_mtp"),
-    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
-    *("return_dict", "return_dict_in_generate", "return_legacy_cache", "output_past"),
-    *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule"),
-    *("assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind"),
-    *("target_lookbehind", "assistant_ensemble_weight", "speculation_type"),
-    *("prompt_lookup_num_tokens", "max_matching_ngram_size", "prefill_chunk_size"),
-    *("compile_config", "disable_compile", "continuous_batching_config"),
-    *("model_type", "architectures", "transformers_version", "tokenizer_class", "dtype"),
-    *("torch_dtype", "name_or_path", "auto_map", "attn_implementation", "init_std"),
-    *("dropout", "attention_dropout", "activation_dropout", "classifier_dropout"),
-    *("classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "gradient_checkpointing"),
-    *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
-    *("task_specific_params", "prefix", "torchscript", "use_bfloat16", "tf_legacy_loss"),
-    *("chunk_size_feed_forward", "xla_device", "model_max_length"),
-    *("sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id"),
-    *("do_blenderbot_90_layernorm", "force_bos_token_to_be_generated", "eos_token_ids"),
-    *("student_encoder_layers", "student_decoder_layers", "replacing_rate"),
-    # Determined by the architecture; transformers reads none of them either.
-    *("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"),
-    *("static_position_embeddings", "extra_pos_embeddings", "save_step"),
-}
 
 
 @dataclass(frozen=True)
@@ -183,15 +41,15 @@ class PretrainedConfig:
     """A model's configuration; token ids are those of its files."""
 
     folder: Path
-    model_type: str  # a name in ARCHITECTURES
-    fields: Mapping[str, Any]  # FIELDS, from config.json or by default
+    model_type: str  # a name in FAMILIES
+    fields: Mapping[str, Any]  # the family's, from config.json or by default
     generate: Mapping[str, Any]  # those of HONOURED that the files have
     notices: tuple[str, ...]  # messages for the user, a sentence each
     search_notice: str = ""  # one more where the model decodes greedily
 
     @property
-    def architecture(self) -> Architecture:
-        return ARCHITECTURES[self.model_type]
+    def family(self) -> Family:
+        return FAMILIES[self.model_type]
 
     @property
     def vocab_size(self) -> int:
@@ -237,7 +95,7 @@ class PretrainedConfig:
 
     def network(self, num_source: int, num_target: int) -> TransformerConfig:
         """The network's configuration for tables of that size; the weights determine the rest."""
-        fields, architecture = self.fields, self.architecture
+        fields, family = self.fields, self.family
 
         def stack(side: str, vocab_size: int) -> StackConfig:
             return StackConfig(
@@ -247,9 +105,9 @@ class PretrainedConfig:
                 num_heads=fields[f"{side}_attention_heads"],
                 vocab_size=vocab_size,
                 max_positions=fields["max_position_embeddings"],
-                positions="sinusoidal" if architecture.sinusoids else "learned",
-                normalize_before=architecture.pre_norm,
-                final_norm=architecture.pre_norm,
+                positions="sinusoidal" if family.sinusoids else "learned",
+                normalize_before=family.pre_norm,
+                final_norm=family.pre_norm,
             )
 
         return TransformerConfig(
@@ -258,7 +116,7 @@ class PretrainedConfig:
             pad=Dictionary.pad,
             activation=ACTIVATIONS[fields["activation_function"]],
             scale_embedding=fields["scale_embedding"],
-            norm_embedding=architecture.norm_embedding,
+            norm_embedding=family.norm_embedding,
         )
 
     def generation(self, target_order: Sequence[int], num_forced: int | None = None) -> Generation:
@@ -325,20 +183,21 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     path = folder / CONFIG
     given = _read(path, "a model that transformers has saved")
     model_type = given.get("model_type")
-    if model_type not in ARCHITECTURES:
-        raise UserError(_unknown_architecture(path, model_type))
+    if model_type not in FAMILIES:
+        raise UserError(_unknown_family(path, model_type))
+    family = FAMILIES[model_type]
     _check_head(path, given.get("architectures") or ())
-    unknown = _check_known(path, given)
-    for alias, name in _ALIASES.items():
+    unknown = check_known(path, given, family)
+    for alias, name in family.aliases.items():
+        own = given.setdefault(name, given.get(alias, family.fields[name]))
         require(
-            given.setdefault(name, given.get(alias, FIELDS[name])) == given.get(alias, given[name]),
-            f"{path}: {alias} is {given.get(alias)} and {name}, its synonym, is {given[name]}; "
-            "delete the wrong one.",
+            own == given.get(alias, own),
+            f"{path}: {alias} is {given.get(alias)} and {name}, its synonym, is {own}; delete the "
+            "wrong one.",
         )
-    defaults = {**FIELDS, **ARCHITECTURES[model_type].defaults}
-    fields = {name: given.get(name, defaults[name]) for name in FIELDS}
-    _check_fields(path, fields)
-    generate, notices, search = _generation(folder, given, defaults)
+    fields = {name: given.get(name, default) for name, default in family.fields.items()}
+    _check_fields(path, fields, family)
+    generate, notices, search = _generation(folder, given, family)
     notices = (*unknown, *notices)
     config = PretrainedConfig(folder, model_type, fields, generate, notices, search)
     with located(path):
@@ -346,10 +205,11 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     return config
 
 
-def _unknown_architecture(path: Path, model_type: object) -> str:
-    reason = _REASONS.get(str(model_type))
+def _unknown_family(path: Path, model_type: object) -> str:
+    reason = REASONS.get(str(model_type))
     told = f" ({reason})" if reason else ""
-    known = "MarianMT, M2M-100, NLLB-200, BART or mBART"
+    *most, last = [family.models for family in FAMILIES.values()]
+    known = f"{', '.join(most)} or {last}"
     return f"{path}: models of type {model_type!r} are not supported{told}; give one of {known}."
 
 
@@ -363,28 +223,7 @@ def _check_head(path: Path, architectures: Collection[str]) -> None:
         )
 
 
-def _check_known(path: Path, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """A notice of the fields in no list here. Raises UserError for an unsupported value.
-
-    Later versions of transformers write new fields, most of which change nothing.
-    """
-    for name, value in given.items():
-        require(
-            name not in NEUTRAL or value in NEUTRAL[name],
-            f"{path}: {name} is {value!r}, which is not supported; delete it from the file to "
-            "decode without it.",
-        )
-    known = {*FIELDS, *_ALIASES, *HONOURED, *NEUTRAL, *HARMLESS}
-    unknown = [name for name in given if name not in known and not name.startswith("_")]
-    if not unknown:
-        return ()
-    return (
-        f"{path}: ignoring {', '.join(unknown)}, unknown here; if transformers gives other text, "
-        "the reason may be there.",
-    )
-
-
-def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
+def _check_fields(path: Path, fields: Mapping[str, Any], family: Family) -> None:
     """Raises UserError for a value that no network can have."""
     activation = fields["activation_function"]
     require(
@@ -393,8 +232,9 @@ def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
         f"{', '.join(ACTIVATIONS)}.",
     )
     for name, value in fields.items():
-        wanted = type(FIELDS[name]) if FIELDS[name] is not None else int
-        optional = name == "decoder_vocab_size" and value is None
+        default = family.fields[name]
+        wanted = int if default is None else type(default)
+        optional = default is None and value is None
         is_right = type(value) is wanted and (wanted is not int or value > 0)
         require(
             optional or is_right,
@@ -404,7 +244,7 @@ def _check_fields(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def _generation(
-    folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]
+    folder: Path, config: Mapping[str, Any], family: Family
 ) -> tuple[dict[str, Any], tuple[str, ...], str]:
     """The honoured fields of generation_config.json or, if there is none, of config.json.
 
@@ -413,7 +253,7 @@ def _generation(
     path, asked = folder / GENERATION, config
     if path.is_file():
         asked = _read(path, "a model's generation settings")
-        notices = _check_known(path, asked)
+        notices = check_known(path, asked, family)
     else:
         path, notices = folder / CONFIG, ()
     found = {name: asked[name] for name in HONOURED if asked.get(name) is not None}
@@ -421,7 +261,7 @@ def _generation(
     if "bos_token_id" not in found:  # it opens the decoder's input by default
         special.append("decoder_start_token_id")
     for name in special:
-        value = config.get(name, defaults.get(name))
+        value = config.get(name, family.tokens.get(name))
         if value is not None:
             found.setdefault(name, value)
     for name in ("eos_token_id", "forced_eos_token_id"):

@@ -66,9 +66,9 @@ def read_model(
     )
     if shape.output_bias:
         state[f"{_OUTPUT}.bias"] = bias
-    if not config.architecture.sinusoids:
+    if not config.family.sinusoids:
         # fairseq's tables begin after the padding id.
-        missing = (0, 0, Dictionary.pad + 1 - config.architecture.position_rows, 0)
+        missing = (0, 0, Dictionary.pad + 1 - config.family.position_rows, 0)
         for name in _POSITIONS:
             state[name] = pad(state[name], missing)
     return Model(path, VERIFIER, config.model_type, shape, state)
@@ -124,8 +124,8 @@ def _expected(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
         norms[f"{side}.layer_norm"] = stack.final_norm
         for name in (name for name, has_it in norms.items() if has_it):
             shapes |= {f"{name}.weight": (dim,), f"{name}.bias": (dim,)}
-        if not config.architecture.sinusoids:
-            rows = stack.max_positions + config.architecture.position_rows
+        if not config.family.sinusoids:
+            rows = stack.max_positions + config.family.position_rows
             shapes[f"{side}.embed_positions.weight"] = (rows, dim)
         for number in range(stack.num_layers):
             layer = _layer(stack, reads_source=side == "decoder")
