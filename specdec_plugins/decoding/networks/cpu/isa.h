@@ -60,40 +60,39 @@ struct Layer {
   Activation activation = Activation::relu;
 };
 
-// An additive mask [rows, queries, T]; a stride of 0 repeats.
-struct Mask {
-  const float* data = nullptr;  // null = everything is seen
-  int64_t row_stride = 0, query_stride = 0;
-  int width = 0;  // T, or S
+// One new position of a row.
+struct Place {
+  int row;
+  int64_t at;         // where its keys and values go: a position of its row's cache
+  int width;          // positions of the row that it may attend to
+  const float* mask;  // additive, over these; null = all are seen
 };
 
-// Keys and values of one layer's source, [B, S, 2, H, d].
+// The source of one row, as one layer reads it: keys and values [width, 2, H, d].
 struct SourceStates {
-  const float* data = nullptr;
-  int64_t row_stride = 0;
+  const float* data;
+  int width;
+  const float* mask;  // additive; null = all are seen
 };
 
 struct Pass {
-  int rows = 0, queries = 0;         // B, n
-  int dim = 0, heads = 0, ffn = 0;
-  const float* input = nullptr;      // [B, n, D]
-  const float* positions = nullptr;  // [B, n, D], added before each layer; null = none
-  Mask mask;
-  float* storage = nullptr;          // [layers, B * capacity, 2, H, d]; null = no cache
-  int64_t layer_stride = 0, capacity = 0;
-  const int64_t* at = nullptr;       // [B * n] rows of the storage
-  const SourceStates* source = nullptr;  // for each layer
-  Mask source_mask;
-  const int64_t* columns = nullptr;  // [B, m] whose output is wanted; null = all
-  int num_columns = 0;                // m
-  const int64_t* asking_rows = nullptr;  // [B * m] b * n + column, where there are columns
-  float* output = nullptr;           // [B, n, D], or [B, m, D]
+  int rows = 0, count = 0;           // B, and M new positions of all rows
+  int dim = 0, heads = 0;
+  const float* input = nullptr;      // [M, D]
+  const float* positions = nullptr;  // [M, D], added before each layer; null = none
+  const Place* places = nullptr;     // [M]
+  float* const* caches = nullptr;    // [layers, B] of keys and values [capacity, 2, H, d]; or, null,
+  const int64_t* firsts = nullptr;   // [B] positions attend to those of their row, from its first on
+  const SourceStates* sources = nullptr;  // [layers, B]
+  const int64_t* asked = nullptr;    // [m] positions whose output is wanted; null = all M
+  int num_asked = 0;                 // m, or M
+  float* output = nullptr;           // [m, D]
   // Buffers.
-  float* x = nullptr;       // [B * n, D] the residual stream
-  float* normed = nullptr;  // [B * n, D]
-  float* branch = nullptr;  // [B * n, D] output of attention
-  float* qkv = nullptr;     // [B * n, 3 D]
-  float* hidden = nullptr;  // [B * n, the larger of D and ffn]
+  float* x = nullptr;       // [M, D] the residual stream
+  float* normed = nullptr;  // [M, D]
+  float* branch = nullptr;  // [M, D] output of attention
+  float* qkv = nullptr;     // [M, 3 D]
+  float* hidden = nullptr;  // [M, the larger of D and ffn]
 };
 
 // Rows that every thread quantises for itself: cheaper than waiting for each other.
@@ -131,8 +130,7 @@ struct Walk {
   int heads = 0;                      // of its attention to the source; 0 = it has none
   int count = 0;                      // the most candidates of a position; 0 = all listed types
   Linear state, out, context;
-  SourceStates source;
-  Mask source_mask;
+  const SourceStates* sources = nullptr;  // [B]
   const float* states = nullptr;      // [B, K, D]
   // Candidates are found by logits of all types, or by scores of those listed for each row.
   const float* logits = nullptr;      // [B, K, V]; null = scores

@@ -68,13 +68,13 @@ inline void walk_blocks(const Blocks& blocks, const Head& head, const Source* so
   walk.count = std::min(candidates, walk.width);
   walk.state = head.state->linear;
   walk.out = head.out->linear;
+  std::vector<SourceStates> sources;
   if (head.heads) {
     check(source && !source->layers.empty(), "the head has no source");
-    const Rows<5>& read = source->layers.back();
     walk.context = head.context->linear;
-    walk.source_mask = mask_of(source->mask, walk.rows, 1, int(read.size(1)));
-    walk.source = states_of(read, walk.rows, walk.dim, walk.source_mask);
+    append_states(source->layers.back(), source->mask, walk.rows, walk.dim, sources);
   }
+  walk.sources = sources.data();
   walk.states = states.data;
   walk.logits = data_of(logits);
   std::vector<Linear> linears;
@@ -111,7 +111,7 @@ inline void walk_blocks(const Blocks& blocks, const Head& head, const Source* so
                      {&walk.read, rows * walk.dim},
                      {&walk.rectified, rows * walk.hidden},
                      {&walk.corrected, rows * walk.dim}},
-                    places, walk.state.codes ? wide : 0, walk.source_mask.width + 16, threads);
+                    places, walk.state.codes ? wide : 0, widest_of(sources) + 16, threads);
   const Isa& isa = head.state->isa;
   in_team(threads, [&](int thread, int team) { isa.walk(walk, arena.scratch, thread, team); });
 }
@@ -276,11 +276,10 @@ class BlockDrafter {
   void embed_block(const Integers<2>& tokens, const Integers<2>& positions, const Source& source,
                    const Tensor<float, 3>& out, const Tensor<float, 3>& places) const {
     const int64_t dim = tables_.tokens.size(1), width = tokens.size(1), rows = tokens.size(0);
-    Mask seen;
+    const Mask seen(source.mask, rows, 1, queries_ ? int(source.copied.at(0).size(1)) : 0);
     if (queries_) {
       check(source.copied.size() == 2, "there is nothing to copy");
       const Rows<3>&keys = source.copied[0], &values = source.copied[1];
-      seen = mask_of(source.mask, rows, 1, int(keys.size(1)));
       check_same("positions", tables_.positions.size(0), queries_->size(0));
       check_same("rows", rows, keys.size(0), values.size(0));
       check_same("source positions", seen.width, keys.size(1), values.size(1));
@@ -295,8 +294,7 @@ class BlockDrafter {
       if (queries_ && token == mask_) {
         const Rows<3>&keys = source.copied[0], &values = source.copied[1];
         const Attended attended{keys.data + row * keys.row_stride,
-                                values.data + row * values.row_stride, dim,
-                                seen.data ? seen.data + row * seen.row_stride : nullptr,
+                                values.data + row * values.row_stride, dim, seen.of(row, 0),
                                 seen.width};
         best_isa().attend(queries_->data + (place - tables_.positions.data), attended, int(dim),
                           1.0f, scores.data(), own);

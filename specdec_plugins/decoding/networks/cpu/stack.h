@@ -38,22 +38,53 @@ struct Span {
   int first, stop;  // layers
 };
 
-// Of an additive mask [rows or 1, 1, queries or 1, width], or none, where all `width` are seen.
-inline Mask mask_of(const std::optional<Floats<4>>& mask, int64_t rows, int64_t asking, int width) {
-  if (!mask) return {nullptr, 0, 0, width};
-  const int64_t queries = mask->size(2), seen = mask->size(3);
-  check((mask->size(0) == 1 || mask->size(0) == rows) && mask->size(1) == 1 &&
-            (queries == 1 || queries == asking),
-        "a mask has other rows or queries");
-  return {mask->data, mask->size(0) > 1 ? queries * seen : 0, queries > 1 ? seen : 0, int(seen)};
-}
+// New positions of some rows, and what these rows hold.
+struct Plan {
+  int rows = 0;
+  std::vector<Place> places;          // [M]
+  std::vector<float*> caches;         // [layers, B], or none
+  std::vector<int64_t> firsts;        // [B], where there are no caches
+  std::vector<SourceStates> sources;  // [layers, B], or none
+  std::vector<int64_t> asked;         // whose output is wanted; none = all
+};
 
-// Keys and values of one layer's source, for a mask over them.
-inline SourceStates states_of(const Rows<5>& source, int64_t rows, int dim, const Mask& mask) {
+// An additive mask [rows or 1, 1, queries or 1, width]; without one, all of `width` is seen.
+struct Mask {
+  const float* data;
+  int64_t row_stride, query_stride;
+  int width;
+
+  Mask(const std::optional<Floats<4>>& mask, int64_t rows, int64_t asking, int width)
+      : data(data_of(mask)), row_stride(0), query_stride(0), width(width) {
+    if (!mask) return;
+    const int64_t queries = mask->size(2), seen = mask->size(3);
+    check((mask->size(0) == 1 || mask->size(0) == rows) && mask->size(1) == 1 &&
+              (queries == 1 || queries == asking),
+          "a mask has other rows or queries");
+    if (mask->size(0) > 1) row_stride = queries * seen;
+    if (queries > 1) query_stride = seen;
+    this->width = int(seen);
+  }
+  const float* of(int64_t row, int64_t query) const {
+    return data ? data + row * row_stride + query * query_stride : nullptr;
+  }
+};
+
+// Of each row, keys and values of one layer's source, [B, S, 2, H, d].
+inline void append_states(const Rows<5>& source, const std::optional<Floats<4>>& own, int64_t rows,
+                          int dim, std::vector<SourceStates>& states) {
+  const Mask mask(own, rows, 1, int(source.size(1)));
   check_same("rows", rows, source.size(0));
   check_same("source positions", mask.width, source.size(1));
   check_same("width", 2 * dim, source.size(2) * source.size(3) * source.size(4));
-  return {source.data, source.row_stride};
+  for (int64_t row = 0; row < rows; ++row)
+    states.push_back({source.data + row * source.row_stride, mask.width, mask.of(row, 0)});
+}
+
+inline int widest_of(const std::vector<SourceStates>& states) {
+  int widest = 0;
+  for (const SourceStates& own : states) widest = std::max(widest, own.width);
+  return widest;
 }
 
 // The layers of an encoder or a decoder.
@@ -100,11 +131,13 @@ class Stack {
 
   int size() const { return int(layers_.size()); }
 
+  int dim() const { return dim_; }
+
   // Runs layers first .. stop - 1, to `out` [B, n or m, D].
   void run(const Inputs& inputs, const Seen& seen, const Source* source, Span span,
            const Tensor<float, 3>& out, int threads) const {
     const auto& [x, positions, columns] = inputs;
-    const int rows = int(x.size(0)), queries = int(x.size(1));
+    const int64_t rows = x.size(0), queries = x.size(1);
     check(0 <= span.first && span.first < span.stop && span.stop <= size(),
           "there are no such layers");
     check_same("rows", rows, out.size(0), columns ? columns->size(0) : rows);
@@ -112,35 +145,48 @@ class Stack {
     check_same("width", dim_, x.size(2), out.size(2));
     check_same("positions", x.count(), positions ? positions->count() : x.count());
     if (!out.count()) return;
-    Pass pass;
-    pass.rows = rows;
-    pass.queries = queries;
-    pass.dim = dim_;
-    pass.heads = heads_;
-    pass.input = x.data;
-    pass.positions = data_of(positions);
-    pass.mask = mask_of(seen.mask, rows, queries, queries);
-    if (seen.storage) open_storage(*seen.storage, seen.at, span.stop, pass);
-    check(pass.mask.width <= (seen.storage ? pass.capacity : queries), "a mask is too wide");
-    std::vector<SourceStates> states;
+    Plan plan;
+    plan.rows = int(rows);
+    const Mask mask(seen.mask, rows, queries, int(queries));
+    const int64_t capacity = seen.storage ? open_storage(seen, rows, queries, span.stop, plan) : 0;
+    check(mask.width <= (seen.storage ? capacity : queries), "a mask is too wide");
+    for (int64_t i = 0; i < rows * queries; ++i) {
+      const int64_t row = i / queries, at = capacity ? seen.at->data[i] - row * capacity : 0;
+      plan.places.push_back({int(row), at, mask.width, mask.of(row, i % queries)});
+    }
+    for (int64_t row = 0; row < rows; ++row) plan.firsts.push_back(row * queries);
     if (reads_source_) {
       check(source && int64_t(source->layers.size()) >= span.stop, "layers have no source");
-      pass.source_mask = mask_of(source->mask, rows, 1, int(source->layers[0].size(1)));
       for (const auto& layer : source->layers)
-        states.push_back(states_of(layer, rows, dim_, pass.source_mask));
+        append_states(layer, source->mask, rows, dim_, plan.sources);
     }
-    pass.source = states.data();
-    pass.columns = data_of(columns);
-    pass.num_columns = int(out.size(1));
-    std::vector<int64_t> asking_rows;
-    for (int64_t i = 0; pass.columns && i < int64_t(rows) * pass.num_columns; ++i) {
-      const int64_t column = pass.columns[i];
-      check(0 <= column && column < queries, "there is no such column");
-      asking_rows.push_back(i / pass.num_columns * queries + column);
+    for (int64_t i = 0; columns && i < columns->count(); ++i) {
+      check(0 <= columns->data[i] && columns->data[i] < queries, "there is no such column");
+      plan.asked.push_back(i / out.size(1) * queries + columns->data[i]);
     }
-    pass.asking_rows = asking_rows.data();
-    pass.output = out.data;
-    const size_t m = size_t(rows) * queries, dim = dim_, wide = std::max(dim_, ffn_);
+    follow(plan, x.data, data_of(positions), span, out.data, threads);
+  }
+
+  // The same over a plan, which is not checked: x [M, D], to `out` [m, D].
+  void follow(const Plan& plan, const float* x, const float* positions, Span span, float* out,
+              int threads) const {
+    Pass pass;
+    pass.rows = plan.rows;
+    pass.count = int(plan.places.size());
+    pass.dim = dim_;
+    pass.heads = heads_;
+    pass.input = x;
+    pass.positions = positions;
+    pass.places = plan.places.data();
+    pass.caches = plan.caches.empty() ? nullptr : plan.caches.data();
+    pass.firsts = plan.firsts.data();
+    pass.sources = plan.sources.data();
+    pass.asked = plan.asked.empty() ? nullptr : plan.asked.data();
+    pass.num_asked = pass.asked ? int(plan.asked.size()) : pass.count;
+    pass.output = out;
+    int seen = widest_of(plan.sources);
+    for (const Place& place : plan.places) seen = std::max(seen, place.width);
+    const size_t m = pass.count, dim = dim_, wide = std::max(dim_, ffn_);
     const bool has_codes = std::any_of(products_.begin(), products_.end(),
                                        [](const auto& product) { return product->linear.codes; });
     const Arena arena({{&pass.x, m * dim},
@@ -148,8 +194,7 @@ class Stack {
                        {&pass.branch, m * dim},
                        {&pass.qkv, 3 * m * dim},
                        {&pass.hidden, m * wide}},
-                      m, has_codes ? wide : 0,
-                      std::max(pass.mask.width, pass.source_mask.width) + 16, threads);
+                      m, has_codes ? wide : 0, seen + 16, threads);
     in_team(threads, [&](int thread, int team) {
       isa_->run_layers(layers_.data(), span.first, span.stop, pass, arena.scratch, thread, team);
     });
@@ -168,17 +213,21 @@ class Stack {
     return Activation::none;
   }
 
-  // Where a pass writes its keys and values.
-  void open_storage(const Storage& storage, const std::optional<Integers<1>>& at, int stop,
-                    Pass& pass) const {
-    check(storage.size(0) >= stop && storage.size(1) % pass.rows == 0, "the storage is another's");
+  // Where a pass writes its keys and values; returns the positions of a row.
+  int64_t open_storage(const Seen& seen, int64_t rows, int64_t queries, int stop,
+                       Plan& plan) const {
+    const Storage& storage = *seen.storage;
+    check(storage.size(0) >= stop && storage.size(1) % rows == 0, "the storage is another's");
     check_same("width", 2 * dim_, storage.size(2) * storage.size(3) * storage.size(4));
-    check_same("positions", int64_t(pass.rows) * pass.queries, at ? at->size(0) : 0);
-    check_within(*at, 0, storage.size(1) - 1, "a position in the storage");
-    pass.storage = storage.data;
-    pass.layer_stride = storage.row_stride;
-    pass.capacity = storage.size(1) / pass.rows;
-    pass.at = at->data;
+    check_same("positions", rows * queries, seen.at ? seen.at->size(0) : 0);
+    const int64_t capacity = storage.size(1) / rows;
+    for (int64_t i = 0; i < rows * queries; ++i)
+      check(seen.at->data[i] / capacity == i / queries && seen.at->data[i] >= 0,
+            "a position in the storage is out of range");
+    for (int layer = 0; layer < stop; ++layer)
+      for (int64_t row = 0; row < rows; ++row)
+        plan.caches.push_back(storage.data + layer * storage.row_stride + row * capacity * 2 * dim_);
+    return capacity;
   }
 
   Norm copied(const NormTensors& norm) {
