@@ -8,6 +8,7 @@ from setuptools import find_packages, setup
 
 # What decoding needs. fairseq is only needed to train, and to read its checkpoints.
 TEXT = [
+    "huggingface-hub>=1.0",  # models by name
     "sacremoses>=0.1.1",
     "sentencepiece>=0.2",
     "sentencex>=1.0.32",
@@ -44,7 +45,6 @@ DEV = [
     "check-jsonschema>=0.30",
     "auditwheel>=6.4",
     "httpx>=0.27",
-    "huggingface-hub>=1.0",
     "hypothesis>=6.100",
     "libretranslatepy>=2.1",
     "mypy>=1.13",

@@ -22,7 +22,7 @@ from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, PRETRAINED, is_bundle
 from specdec_plugins.formats.dictionaries import Dictionaries
 from specdec_plugins.formats.models import read_model
-from specdec_plugins.formats.pretrained.config import is_pretrained, read_config
+from specdec_plugins.formats.pretrained.config import is_pretrained, model_name, read_config
 from specdec_plugins.formats.text import TextPipeline
 
 ASSISTANT = "assistant.pt"
@@ -89,8 +89,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """The name of the folder."""
-        return Path(self.settings.data).resolve().name
+        return model_name(Path(self.settings.data))
 
     @property
     def verifier(self) -> str:

@@ -16,6 +16,7 @@ from benchmarks.results import Results, page
 from benchmarks.shapes import grow, grown_size
 from benchmarks.systems import Options
 from specdec_plugins.corpus.cli import CommandLine
+from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.output import check_output
 
 
@@ -48,7 +49,7 @@ def run(options: Options) -> Record:
     """Measure; returns the record of the run."""
     (pair, test), lengths = _subject(options), Lengths()
     systems = options.systems(pair.drafter, pair.assistant is not None)
-    work = str(Path(options.work) / f"converted.{pair.name}")
+    work = str(Path(options.work) / f"converted.{pair.name.replace('/', '--')}")
     workload = Workload(
         *(pair, test.sentences, lengths, options.device, max(options.batches), work)
     )
@@ -70,13 +71,13 @@ def run(options: Options) -> Record:
 def _subject(options: Options) -> tuple[Pair, TestSet]:
     """The pair and the test set."""
     languages = (options.source_lang, options.target_lang)
-    pair = Pair.of(Path(options.pair), *languages)
+    pair = Pair.of(local_model(options.pair), *languages)
     if options.grow is not None:
         folder = grown_folder(options)
         grow(pair, grown_size(options.grow), folder, options.grow_bits)
         pair = Pair.of(folder, *languages)
     if options.model is not None:
-        pair = pair.beside(Path(options.model))
+        pair = pair.beside(local_model(options.model))
     return pair, read_test_set(options.test, pair, options.sentences)
 
 

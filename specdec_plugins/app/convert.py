@@ -35,6 +35,7 @@ from specdec_plugins.formats.bundle import (
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
+from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.marian import export_marian
 from specdec_plugins.formats.models import check_direction, read_model, read_model_of, to_checkpoint
 from specdec_plugins.formats.output import check_output, new_folder
@@ -224,6 +225,9 @@ def _convert(convert: Callable[[SimpleNamespace], None], args: SimpleNamespace) 
     names = ("source", "data", "verifier", "drafter_checkpoint", "bigrams", "bpe_codes", "card")
     inputs = [getattr(args, name, None) for name in names]
     check_output(args.output, "--output", inputs=inputs, folder=True)
+    for name in ("source", "data"):
+        if (given := getattr(args, name, None)) is not None:
+            setattr(args, name, type(given)(local_model(given)))
     convert(args)
     size = sum(path.stat().st_size for path in args.output.iterdir())
     sys.stderr.write(f"specdec convert: wrote {args.output}, {size / 1e6:.1f} MB\n")

@@ -45,8 +45,9 @@ from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import Stopped, UserError, require
 from specdec_plugins.formats.bundle import is_bundle, read_bundle
 from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.output import check_output, written_whole
-from specdec_plugins.formats.pretrained.config import is_pretrained
+from specdec_plugins.formats.pretrained.config import is_pretrained, model_name
 from specdec_plugins.training import drafter as loop
 from specdec_plugins.training.commands import Command, Paused, Runner, StepOptions, flags
 
@@ -179,6 +180,9 @@ class Plan:
 
     def __init__(self, args: DrafterOptions) -> None:
         """Raises UserError if the model, the text or the output is unsuitable."""
+        for name in ("model", "start"):
+            if (given := vars(args)[name]) is not None:
+                setattr(args, name, local_model(given))
         # One spelling of each path, so that another one is no other command.
         for name in ("model", "text", "output", "start"):
             path: Path | None = vars(args)[name]
@@ -342,7 +346,7 @@ class Plan:
         ]
         args = self.args
         return _CARD.format(
-            model=args.model.name, text=args.text.name, command=self._told(),
+            model=model_name(args.model), text=args.text.name, command=self._told(),
             sentences=num_sentences, minutes=minutes, lines=len(lines), timed=timed,
             default="" if pays(best(self.training)) else "; it decodes without it by default",
             rows="\n".join(f"| {' | '.join(row)} |" for row in rows),
@@ -358,9 +362,9 @@ class Plan:
             n: v for n in chosen if (v := getattr(args, n)) != declared(DrafterOptions, n).default
         }
         if earlier := args.start:
-            more["from"] = earlier.name
+            more["from"] = model_name(earlier)
         words = flags(text=args.text.name, output="BUNDLE", hours=args.hours, **more)
-        return shlex.join(["specdec", "drafter", args.model.name, *words])
+        return shlex.join(["specdec", "drafter", model_name(args.model), *words])
 
     def _bundle(self) -> None:
         """Bundle the model and its best drafter, which decodes on request only if it pays not."""

@@ -53,6 +53,7 @@ from specdec_plugins.formats.bundle import (
     tokenizer_files,
 )
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
+from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.models import load_network
 from specdec_plugins.formats.pretrained.config import PretrainedConfig, is_pretrained, read_config
 from specdec_plugins.formats.pretrained.tokenizer import read_tokenizer
@@ -63,8 +64,8 @@ from specdec_plugins.formats.text import TextPipeline
 log = logging.getLogger("specdec")
 
 NO_MODEL = (  # follows the name of a folder
-    "not a model; give a bundle, a transformers folder (config.json, weights and tokenizer), or "
-    f"one with fairseq's {VERIFIER} and its dict.<lang>.txt."
+    "not a model; give a bundle, a transformers folder (config.json, weights and tokenizer), the "
+    f"name of one on the hub (ORG/NAME), or a folder with fairseq's {VERIFIER} and dict.<lang>.txt."
 )
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 _SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
@@ -96,7 +97,8 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
             not (given.get("verifier") or given.get("drafter_checkpoint")),
             "a checkpoint was given without its dictionaries; give their folder, too.",
         )
-        folder = str(default_bundle())
+        folder = default_bundle()
+    folder = str(local_model(folder))
     check_folder(folder)
     if (given.get("beam") or 1) > 1:
         given = {"strategy": "AR", **given}

@@ -195,7 +195,8 @@ class Settings:
         lacks = self.verifier is None and self.strategy != "drafter"
         require(
             not lacks or Path(self.data).is_dir(),
-            f"{self.data}: not a folder; give the folder that holds the models.",
+            f"{self.data}: not a folder; give the folder that holds the models, or ORG/NAME of the "
+            "hub.",
         )
         require(
             not lacks,

@@ -102,6 +102,14 @@ class BundleSettings:
     drafter: DraftingPart | None
     defaults: Mapping[str, Any]  # as in Defaults
 
+    @property
+    def files(self) -> list[str]:
+        """The names of the files that it mentions: weights, score pairs, codes."""
+        drafter, codes = self.drafter, self.text.get("bpe_codes")
+        found = [self.verifier.weights, drafter and drafter.bigrams, codes]
+        found.append(drafter and drafter.network and drafter.network.weights)
+        return [name for name in found if name]
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         record = asdict(self)

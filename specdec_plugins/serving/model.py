@@ -23,6 +23,7 @@ from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.decoding.types import BeamParams, Branching
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
+from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.serving.settings import MODEL, ServerSettings
 
@@ -108,9 +109,12 @@ def served_settings(given: Mapping[str, Any]) -> Settings:
 
     Raises UserError for an impossible value, or if a file is missing.
     """
-    folder = Path(given.get("data") or default_bundle())
+    folder = local_model(given.get("data") or default_bundle())
     check_folder(folder)
-    require(folder.is_dir(), f"{folder}: not a folder; give the folder that holds the models.")
+    require(
+        folder.is_dir(),
+        f"{folder}: not a folder; give the folder that holds the models, or ORG/NAME of the hub.",
+    )
     given = {**{n: given[n] for n in MODEL if n in given}, "data": str(folder)}
     if not is_bundle(folder) and not is_pretrained(folder):
         given = _checkpoints(folder, given)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,6 +169,12 @@ class PretrainedConfig:
         )
 
 
+def model_name(folder: Path) -> str:
+    """What messages call a model: ORG/NAME in the cache of the hub, else the folder's name."""
+    cached = re.fullmatch("models--(.+)--(.+)", folder.resolve().parent.parent.name)
+    return "/".join(cached.groups()) if cached else folder.resolve().name
+
+
 def is_pretrained(folder: str | Path) -> bool:
     """True if the folder has a config.json with a `model_type`."""
     try:
@@ -183,10 +190,10 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     path = folder / CONFIG
     given = _read(path, "a model that transformers has saved")
     model_type = given.get("model_type")
+    _check_head(path, given.get("architectures") or ())
     if model_type not in FAMILIES:
         raise UserError(_unknown_family(path, model_type))
     family = FAMILIES[model_type]
-    _check_head(path, given.get("architectures") or ())
     unknown = check_known(path, given, family)
     for alias, name in family.aliases.items():
         own = given.setdefault(name, given.get(alias, family.fields[name]))
@@ -205,19 +212,27 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     return config
 
 
+def _known() -> str:
+    *most, last = [family.models for family in FAMILIES.values()]
+    return f"{', '.join(most)} or {last}"
+
+
 def _unknown_family(path: Path, model_type: object) -> str:
     reason = REASONS.get(str(model_type))
     told = f" ({reason})" if reason else ""
-    *most, last = [family.models for family in FAMILIES.values()]
-    known = f"{', '.join(most)} or {last}"
-    return f"{path}: models of type {model_type!r} are not supported{told}; give one of {known}."
+    return f"{path}: models of type {model_type!r} are not supported{told}; give one of {_known()}."
 
 
 def _check_head(path: Path, architectures: Collection[str]) -> None:
     """Raises UserError if the model is not for conditional generation."""
     for name in architectures:
         require(
-            not any(head in name for head in ("Classification", "Answering", "CausalLM")),
+            "CausalLM" not in name and "LMHead" not in name,
+            f"{path}: the model is a {name}, which is decoder-only, and this program decodes pairs "
+            f"of encoder and decoder; use llama.cpp or vLLM for it, or give one of {_known()}.",
+        )
+        require(
+            not any(head in name for head in ("Classification", "Answering")),
             f"{path}: the model is a {name}, which does not map a text to a text; give a model for "
             "conditional generation.",
         )

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from specdec_plugins.errors import UnreadableError, UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, dictionary_of, order_of, ours
-from specdec_plugins.formats.pretrained.config import CONFIG
+from specdec_plugins.formats.pretrained.config import CONFIG, model_name
 from specdec_plugins.formats.pretrained.languages import find, published
 from specdec_plugins.formats.pretrained.segmenters import (
     CODES,
@@ -147,7 +147,7 @@ class PretrainedTokenizer:
     ) -> None:
         """Raises UserError if the files do not fit the model."""
         settings = read_settings(folder)
-        self._name, self.kind = f"the model {folder.resolve().name}", kind
+        self._name, self.kind = f"the model {model_name(folder)}", kind
         self._source, self._target = source, target
         start = config.decoder_start_token_id
         self.source_order = _order(folder, source, config.vocab_size, settings, start)

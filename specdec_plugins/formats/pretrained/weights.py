@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,15 +176,25 @@ def weight_files(folder: Path) -> list[Path]:
 
     Raises UserError if there is none, or the index is damaged.
     """
-    for name in (SAFE, PICKLED):
-        path, index = folder / name, folder / (name + INDEX)
-        if path.is_file():
-            return [path]
-        if index.is_file():
-            return [index, *_shards(index)]
-    raise UserError(
-        f"{folder}: holds no weights, neither {SAFE} nor {PICKLED}; download one of them into it."
+    found = weights_among({path.name for path in folder.iterdir()}, folder)
+    require(
+        bool(found),
+        f"{folder}: holds no weights, neither {SAFE} nor {PICKLED}; download one of them into it.",
     )
+    return [folder / name for name in found]
+
+
+def weights_among(names: Collection[str], folder: Path) -> list[str]:
+    """The file of weights of these names, or an index and its shards; none if there is neither.
+
+    folder: where the index lies. Raises UserError if that is damaged.
+    """
+    for name in (SAFE, PICKLED):
+        if name in names:
+            return [name]
+        if (index := name + INDEX) in names:
+            return [index, *_shards(folder / index)]
+    return []
 
 
 def _read(folder: Path) -> tuple[Path, State]:
@@ -197,7 +207,7 @@ def _read(folder: Path) -> tuple[Path, State]:
     return path, state
 
 
-def _shards(index: Path) -> list[Path]:
+def _shards(index: Path) -> list[str]:
     """The shards that an index names, each beside it."""
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -207,7 +217,7 @@ def _shards(index: Path) -> list[Path]:
         all(map(is_file_name, names)),
         f"{index}: names files outside its folder; download it again.",
     )
-    return [index.parent / name for name in names]
+    return names
 
 
 def _load_safetensors(path: Path) -> State:
