@@ -188,6 +188,36 @@ def test_a_beam_alone_means_the_strategy_ar(cli: Cli) -> None:
         assert len(pairs) == len(set(pairs))
 
 
+def test_n_best_lists(cli: Cli) -> None:
+    """On the command line, in JSON lines, and in Python, of a translator that speculates."""
+    lines = [*LINES[:5], "", *LINES[5:]]
+    plain = cli.infer("--beam", "4", "--batch", "6", lines=lines)
+    found = cli.records("--beam", "4", "--n-best", "3", "--batch", "6")
+    assert [one["text"] for one in found] == plain
+    rows = [line.split(" ||| ") for line in cli.out.read_text(encoding="utf-8").splitlines()]
+    for number, (one, text) in enumerate(zip(found, plain, strict=True)):
+        best = one["n_best"] if text else [{"text": "", "log_prob": 0, "score": 0, "tokens": []}]
+        assert len(best) == (3 if text else 1)
+        own = [row for row in rows if row[0] == str(number)]
+        assert [row[1] for row in own] == [ranked["text"] for ranked in best]
+        for row, ranked in zip(own, best, strict=True):
+            total, score, length = ranked["log_prob"], ranked["score"], len(ranked["tokens"]) + 1
+            assert row[2:] == [f"F0= {total:.6f}", f"{score:.6f}"]
+            assert score == pytest.approx(total / length)
+            assert total <= sum(ranked.get("token_scores", []))  # the end has a share, too
+            assert len(ranked.get("token_scores", [])) == length - 1
+    flags = {"drafter_checkpoint": str(cli.folder / "drafter.pt"), "max_len_b": 12}
+    paths = {"verifier": str(cli.folder / "verifier.pt"), "source_lang": "en", "target_lang": "de"}
+    ours = SpeculativeTranslator.from_pretrained(
+        str(cli.folder), device="cpu", dtype="float64", batch=6, **paths, **flags
+    )
+    done = ours.translate(lines, beam=4, n_best=3)
+    assert [[one.text for one in row.n_best] for row in done if row.text] == [
+        [ranked["text"] for ranked in one["n_best"]] for one in found if one["text"]
+    ]
+    assert "omit one of them" in cli.refused("--beam", "4", "--n-best", "2", "--resume")
+
+
 def test_leaving_the_decoder_early(cli: Cli) -> None:
     exact = cli.infer("--strategy", "AR")
     drafter = ["--drafter", "early_exit", "--drafter-options", '{"exit_layer": 1}']

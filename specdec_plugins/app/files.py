@@ -166,7 +166,8 @@ class FileOptions:
         flags=("--output-path", "--output", "-o"))
     json_path: str | None = _file(None, "a JSON line for each line: id, text, tokens and score "
         "(not through a server), rounds, drafted, accepted and emitted tokens a round, finish "
-        "reason, milliseconds", "FILE")
+        "reason, milliseconds; of a beam search n_best, with the log-probability of each token",
+        "FILE")
     buffer_size: int = _file(1000, "lines that are read, sorted by length, decoded and written "
         "together (default: 1000); fewer if no more have arrived, from a pipe or a terminal",
         "LINES", least=1)

@@ -445,16 +445,33 @@ def build_decoder(
         sizes = (verifier.vocab_size, verifier.special, verifier.device, verifier.source_vocab_size)
         target = Unverified(*sizes)
         return DrafterDecoder(method.drafter, target, EngineConfig(settings.batch))
-    never = ((verifier.special.pad,),) if settings.ban_pad else ()
     constraints = replace(
         constraints,
-        bad_words=constraints.bad_words + never,
         no_repeat_ngram_size=settings.no_repeat_ngram_size or constraints.no_repeat_ngram_size,
     )
+    if settings.ban_pad:
+        constraints = without_pad(constraints, verifier)
     config = EngineConfig(settings.batch, constraints=constraints, with_scores=with_scores)
     if settings.searches:
         return BeamDecoder(cast(Branching, verifier), config)
     return SpeculativeDecoder(verifier, method, config)
+
+
+def without_pad(constraints: Constraints, verifier: Verifier) -> Constraints:
+    """Constraints that ban padding, too, as fairseq's search does."""
+    never = {*constraints.bad_words, (verifier.special.pad,)}
+    return replace(constraints, bad_words=(*sorted(never),))
+
+
+def searcher_of(settings: Settings, decoder: SpeculativeDecoder) -> BeamDecoder:
+    """A search with the verifier of another decoder, and with its constraints.
+
+    settings: of the search.
+    """
+    config = replace(decoder.config, with_scores=False)
+    if settings.ban_pad:
+        config = replace(config, constraints=without_pad(config.constraints, decoder.verifier))
+    return BeamDecoder(cast(Branching, decoder.verifier), config)
 
 
 def _common_limits(

@@ -148,6 +148,10 @@ Translated = Generator[tuple[Sequence[Sentence], Sequence[Translation]]]
 class Worker(Protocol):
     """What translates the lines of a run."""
 
+    @property
+    def num_best(self) -> int:
+        """Translations of a line; several are written as a list."""
+
     def origin(self) -> dict[str, dict[str, Any]]:
         """What the lines of an output depend on; see `loading.origin`."""
 
@@ -178,6 +182,10 @@ class Here:
         plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
         Prompt(load_translator(self.settings), sys.stdout, colours=not plain).run(input)
         return 0
+
+    @property
+    def num_best(self) -> int:
+        return self.settings.n_best
 
     def origin(self) -> dict[str, dict[str, Any]]:
         return origin(self.settings)
@@ -280,6 +288,8 @@ class Run:
                     "that did not finish are replaced; --resume would have continued it."
                 )
             return 0
+        told = "--resume counts lines, of which --n-best writes several a line; omit one of them."
+        require(self.worker.num_best == 1, told)
         kept = min(count_lines(path) for path in files.outputs)
         if not self.journal.read(kept) and kept:
             self._say(
@@ -292,7 +302,12 @@ class Run:
         self, writers: Sequence[LineWriter], buffer: Sequence[Sentence], done: Sequence[Translation]
     ) -> None:
         """Write the texts and, if asked for, the JSON lines."""
-        writers[0].write([t.text + s.end for t, s in zip(done, buffer, strict=True)])
+        lists = self.worker.num_best > 1
+        writers[0].write([
+            text + line.end
+            for one, line in zip(done, buffer, strict=True)
+            for text in (one.list_lines if lists else [one.text])
+        ])  # fmt: skip
         for records in writers[1:]:
             records.write([json.dumps(t.to_dict(), ensure_ascii=False) for t in done])
         self.tally.add(done)

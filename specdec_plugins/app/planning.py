@@ -13,10 +13,11 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from specdec_plugins.app.codec import Codec, composed
-from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
+from specdec_plugins.app.types import RankedText
+from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Hypothesis, Request
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.text import PROTECTED, fault_of
 from specdec_plugins.text.sentences import Split, segment
@@ -47,7 +48,15 @@ class Result(Protocol):
     def finish_reason(self) -> FinishReason | None: ...
 
 
+class Searched(Result, Protocol):
+    """A result that a beam search may have found."""
+
+    @property
+    def hypotheses(self) -> list[Hypothesis]: ...
+
+
 R = TypeVar("R", bound=Result)
+S = TypeVar("S", bound=Searched)
 
 
 @dataclass(frozen=True)
@@ -406,6 +415,54 @@ class Translated:
         has_failed = text.has_failed
         words = "" if has_failed else text.translation
         return Translated(words, text.is_cut, text.fault, has_failed)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A hypothesis in place of the best."""
+
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+
+
+def ranked(text: Text[S], num: int) -> list[RankedText]:
+    """The best translations of a text: the first of all sentences, the second of all, and so on.
+
+    A sentence with fewer is in its last one. None is there twice.
+    """
+    found = dict[str, RankedText]()
+    for rank in range(num):
+        chosen, parts = list[tuple[Hypothesis, Codec]](), list[Part[Any]]()
+        for part in text.parts:
+            row, again = part.result, cast(Part[Any], part)
+            if row is not None and row.hypotheses:
+                one = row.hypotheses[min(rank, len(row.hypotheses) - 1)]
+                chosen.append((one, part.how.codec))
+                if one is not row.hypotheses[0]:
+                    other = _Chosen(one.token_ids, row.finish_reason)
+                    again = replace(again, result=other, said=None)
+            parts.append(again)
+        said = Text(parts, text.end).translation
+        if said not in found:
+            found[said] = _ranked(said, chosen)
+    return [*found.values()]
+
+
+def _ranked(said: str, chosen: Sequence[tuple[Hypothesis, Codec]]) -> RankedText:
+    """A text, given the hypotheses of its sentences."""
+    scored = [
+        (token, score)
+        for one, codec in chosen
+        for token_id, score in zip(one.token_ids, one.token_scores, strict=True)
+        for token in codec.tokens([token_id])  # none of the end
+    ]
+    return RankedText(
+        said,
+        [token for token, _ in scored],
+        sum(one.score for one, _ in chosen),
+        sum(sum(one.token_scores) for one, _ in chosen),
+        [score for _, score in scored],
+    )
 
 
 class Plan(Generic[R]):

@@ -50,7 +50,7 @@ BPES = ("subword_nmt",)
 NO_TOLERANCE = "--tau {value:g} has no effect with --beta 1; add --beta 3, or omit --tau."
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that use an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
-_SEARCH_ONLY = ("lenpen", "unkpen")  # of a beam search
+_SEARCH_ONLY = ("n_best", "lenpen", "unkpen")  # of a beam search
 _GROWTH = 3  # target tokens of a source token: no translation needs as many
 BY_SENTENCE = {"split": True, "protect": True}  # how text is translated, unless lines are asked for
 RAW_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
@@ -112,6 +112,9 @@ class Settings:
     batch: int = _decoding(1, "sentences decoded at once", flags=("--batch", "--max-rows"), least=1)
     beam: int | None = _decoding(None, "search with a beam of N, for --strategy AR, which --beam "
         "alone means; other strategies do without, as published (default: 1, greedy decoding)",
+        least=1, most=999)
+    n_best: int = _decoding(1, "with --beam: the N best translations of a line, each as 'line "
+        "number from 0 ||| text ||| F0= log-probability ||| score' (default: 1, its text alone)",
         least=1, most=999)
     beta: int = _decoding(1, "accept any of the verifier's N best tokens (default: 1, exactly its "
         "greedy output)", least=1)
@@ -386,7 +389,8 @@ class Settings:
         if self.searches:
             usual, finishing = self.usual_search
             penalty = usual if self.lenpen is None else self.lenpen
-            own["beam"] = BeamParams(self.beam or 1, 1, penalty, self.unkpen, finishing)
+            best = self.n_best, penalty, self.unkpen
+            own["beam"] = BeamParams(self.beam or 1, *best, finishing)
         return DecodeParams(block_size, max_len, self.minimum, seed=seed, **own)
 
 

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
+from threading import Lock
 from typing import Any, overload
 
 from specdec_plugins.app.codec import Codec, RunningText
-from specdec_plugins.app.loading import load_parts, make_settings
-from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined
+from specdec_plugins.app.loading import load_parts, make_settings, searcher_of
+from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined, ranked
 from specdec_plugins.app.settings import BY_SENTENCE, Settings
 from specdec_plugins.app.types import (
     EMPTY,
@@ -42,6 +43,8 @@ class SpeculativeTranslator:
         self.codec = codec
         self.decoder = decoder
         self.limits = limits
+        self._lock = Lock()
+        self._searcher: SpeculativeDecoder | None = None  # for calls that ask for a beam
 
     @classmethod
     def from_pretrained(
@@ -69,16 +72,29 @@ class SpeculativeTranslator:
     @property
     def stats(self) -> DecodeStats:
         """Counts of everything decoded so far, with their rates as properties."""
-        return self.decoder.stats
+        searcher = self._searcher
+        return self.decoder.stats if searcher is None else self.decoder.stats + searcher.stats
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a string is an iterable of strings
-        self, lines: str, *, source_lang: str | None = ..., target_lang: str | None = ...
+        self,
+        lines: str,
+        *,
+        source_lang: str | None = ...,
+        target_lang: str | None = ...,
+        beam: int | None = ...,
+        n_best: int | None = ...,
     ) -> Translation: ...
 
     @overload
     def translate(
-        self, lines: Iterable[str], *, source_lang: str | None = ..., target_lang: str | None = ...
+        self,
+        lines: Iterable[str],
+        *,
+        source_lang: str | None = ...,
+        target_lang: str | None = ...,
+        beam: int | None = ...,
+        n_best: int | None = ...,
     ) -> list[Translation]: ...
 
     def translate(
@@ -87,6 +103,8 @@ class SpeculativeTranslator:
         *,
         source_lang: str | None = None,
         target_lang: str | None = None,
+        beam: int | None = None,
+        n_best: int | None = None,
     ) -> Translation | list[Translation]:
         """Translations of texts, in order, or of one; white space is kept.
 
@@ -94,6 +112,8 @@ class SpeculativeTranslator:
         settings `split` and `protect` are False: then a text is one sentence, read as it is.
 
         source_lang, target_lang: override the translator's own, for a model with several languages.
+        beam, n_best: search with a beam of that size, whatever the translator's strategy, and give
+        so many translations of each text in `Translation.n_best`.
 
         With a rule that samples, line n of a call draws with `seed` + n, whatever the batch. Raises
         UserError before anything is decoded if a line is no text or a language must be chosen and,
@@ -104,14 +124,30 @@ class SpeculativeTranslator:
             for sentence in number_sentences([lines] if isinstance(lines, str) else lines)
         ]
         with renaming(_PARAMETERS):
-            done = self.translate_sentences(sentences)
+            translator = self if beam is n_best is None else self._searching(beam, n_best)
+            done = translator.translate_sentences(sentences)
         return done[0] if isinstance(lines, str) else done
 
+    def _searching(self, beam: int | None, n_best: int | None) -> SpeculativeTranslator:
+        """A translator that searches with the same verifier; None = as this one does."""
+        decoder, settings = self._engine("search with a beam"), self.settings
+        told = f"Strategy {settings.strategy!r} cannot search with a beam; use specdec or AR."
+        require(settings.strategy in ("specdec", "AR"), told)
+        asked: dict[str, Any] = {"strategy": "AR", "beta": 1, "tau": 0.0, "drafter_dtype": None}
+        asked |= {} if beam is None else {"beam": beam}
+        asked |= {} if n_best is None else {"n_best": n_best}
+        settings = replace(settings, **asked)
+        if not self.settings.searches and settings.searches:
+            with self._lock:
+                self._searcher = self._searcher or searcher_of(settings, decoder)
+            decoder = self._searcher
+        return SpeculativeTranslator(settings, self.codec, decoder, self.limits)
+
     async def atranslate(
-        self, lines: str | Iterable[str], **languages: str | None
+        self, lines: str | Iterable[str], **options: Any
     ) -> Translation | list[Translation]:
         """`translate` in a thread, for asynchronous programs: the event loop goes on meanwhile."""
-        return await asyncio.to_thread(lambda: self.translate(lines, **languages))
+        return await asyncio.to_thread(lambda: self.translate(lines, **options))
 
     def translate_tokens(self, sources: Iterable[Sequence[str]]) -> list[Translation]:
         """Translate sentences that are given as the model's tokens (subwords).
@@ -291,7 +327,7 @@ class SpeculativeTranslator:
         return (ids[:size], size > len(ids)) if size else (ids, False)
 
     def _translation(self, sentence: Sentence, text: Text[RowResult]) -> Translation:
-        results, done = text.results, Translated.of(text)
+        results, done, settings = text.results, Translated.of(text), self.settings
         ids = [] if done.has_failed else [result.token_ids for result in results]
         scores = [result.score for result in results]
         reason = FinishReason.LENGTH.value if done.is_cut else FinishReason.EOS.value
@@ -310,6 +346,7 @@ class SpeculativeTranslator:
             finish_reason=told or reason,
             seconds=sum(result.seconds for result in results),
             fault=done.fault,
+            n_best=ranked(text, settings.n_best) if settings.searches and not told else [],
         )
 
 

@@ -42,6 +42,24 @@ class Sentence:
 
 
 @dataclass(frozen=True)
+class RankedText:
+    """A translation that a beam search has found."""
+
+    text: str
+    tokens: list[str]  # as of `Translation`
+    score: float  # by which it is ranked; of several sentences the sum
+    log_prob: float  # of all tokens, ends included
+    token_scores: list[float]  # the part of each of `tokens` in it
+
+    def line(self, number: int) -> str:
+        """As in the n-best lists of Moses and Marian, for line `number`, which they count from 0.
+
+        The feature F0 is the log-probability.
+        """
+        return f"{number - 1} ||| {self.text} ||| F0= {self.log_prob:.6f} ||| {self.score:.6f}"
+
+
+@dataclass(frozen=True)
 class Translation:
     """A sentence's translation and its decoding statistics."""
 
@@ -56,6 +74,7 @@ class Translation:
     finish_reason: str = EMPTY
     seconds: float = 0.0  # from when it joined a batch until it was done
     fault: str = ""  # why the line cannot be read
+    n_best: list[RankedText] = field(default_factory=list)  # of a beam search, best first
 
     def __str__(self) -> str:
         return self.text
@@ -70,9 +89,15 @@ class Translation:
         """True if the model's scores are not numbers; then there is no text."""
         return self.finish_reason == FinishReason.ERROR.value
 
+    @property
+    def list_lines(self) -> list[str]:
+        """The lines of an n-best list: one at least."""
+        found = self.n_best or [RankedText(self.text, [], 0.0, 0.0, [])]
+        return [one.line(self.number) for one in found]
+
     def to_dict(self) -> dict[str, object]:
         """The fields of a JSON line."""
-        fields = dict(vars(self))
+        fields = {**vars(self), "n_best": [vars(one) for one in self.n_best]}
         number, seconds = fields.pop("number"), fields.pop("seconds")
         del fields["fault"]
         return {"id": number, **fields, "milliseconds": round(seconds * 1000, 3)}

@@ -14,6 +14,7 @@ from specdec_plugins.app.loading import (
     load_parts,
     make_settings,
     settings_from_files,
+    without_pad,
 )
 from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.types import Limits
@@ -91,10 +92,9 @@ def load_model(
     method = Method(decoder.method.drafter, MixedRule(), decoder.method.schedule)
     constraints = decoder.config.constraints
     config = EngineConfig(max_rows, constraints=constraints, measure_time=part_times)
-    # fairseq's search never pads.
-    pad = ((decoder.verifier.special.pad,),) if settings.usual_search[1] == "fairseq" else ()
-    never = replace(constraints, bad_words=(*{*constraints.bad_words, *pad},))
-    searching = replace(config, max_rows=max(1, max_rows // 4), constraints=never)
+    if settings.usual_search[1] == "fairseq":
+        constraints = without_pad(constraints, decoder.verifier)
+    searching = replace(config, max_rows=max(1, max_rows // 4), constraints=constraints)
     return ServedModel(
         settings=settings,
         codec=codec,

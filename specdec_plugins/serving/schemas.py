@@ -197,6 +197,7 @@ class Hypothesis(BaseModel):
 
     generated_text: str
     score: float  # of its sentences: log-probability / length ** length_penalty, summed up
+    logprob: float  # of all its tokens
 
 
 class GenerateResponse(Lacks):

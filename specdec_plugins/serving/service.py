@@ -8,19 +8,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from specdec_plugins.app.planning import Part, Text, Translated
-from specdec_plugins.decoding.types import FinishReason, Request
+from specdec_plugins.app.planning import Translated, ranked
+from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan, make_plan, row_params
 from specdec_plugins.serving.request_ids import current_id
-from specdec_plugins.serving.schemas import ErrorResponse, Hypothesis, Parameters
+from specdec_plugins.serving.schemas import ErrorResponse, Parameters
 from specdec_plugins.serving.settings import ServerSettings
 from specdec_plugins.serving.worker import BatchRow, BatchWorker, RowRound, Submission
 from specdec_plugins.text.detection import Guess, detect
@@ -178,7 +177,7 @@ class Service:
             best = [*map(Translated.of, plan.texts)]
             if not num:
                 return best, [[] for _ in best]
-            found = [[h.generated_text for h in ranked(text, size)] for text in plans[1].texts]
+            found = [[one.text for one in ranked(text, size)] for text in plans[1].texts]
             both = zip(best, found, strict=True)
             return best, [[text for text in own if text != one.text][:num] for one, own in both]
 
@@ -235,33 +234,6 @@ class Service:
                 self._text_began = None
 
         return await asyncio.get_running_loop().run_in_executor(self._text_thread, timed)
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """A hypothesis in place of the best."""
-
-    token_ids: list[int]
-    finish_reason: FinishReason | None
-
-
-def ranked(text: Text[BatchRow], num: int) -> list[Hypothesis]:
-    """The best translations of a text: the first of all sentences, the second of all, and so on.
-
-    A sentence with fewer is in its last one. None is there twice.
-    """
-    found = dict[str, float]()
-    for rank in range(num):
-        parts, score = list[Part[_Chosen]](), 0.0
-        for part in text.parts:
-            row, chosen = part.result, None
-            if row is not None and (hypotheses := row.hypotheses):
-                one = hypotheses[min(rank, len(hypotheses) - 1)]
-                chosen, score = _Chosen(one.token_ids, row.finish_reason), score + one.score
-            both = (part.request, part.fault, part.read, part.gap, part.continues)
-            parts.append(Part(part.text, part.how, *both, chosen))
-        found.setdefault(Text(parts, text.end).translation, score)
-    return [Hypothesis(generated_text=said, score=score) for said, score in found.items()]
 
 
 class Subscription(Submission):

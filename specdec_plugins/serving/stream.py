@@ -13,14 +13,14 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.app.codec import RunningText
-from specdec_plugins.app.planning import Part, Text, Translated
+from specdec_plugins.app.planning import Part, Text, Translated, ranked
 from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.planning import TextPlan
 from specdec_plugins.serving.schemas import Parameters, StreamResponse, Token
-from specdec_plugins.serving.service import Service, Subscription, ranked
+from specdec_plugins.serving.service import Service, Subscription
 from specdec_plugins.serving.worker import BatchRow, RowRound
 
 T = TypeVar("T")
@@ -38,7 +38,11 @@ async def generate(service: Service, text: str, options: Parameters) -> schemas.
     )
     if options.n_best:
         num = options.n_best
-        answer.n_best = await service.with_text(lambda: ranked(done, num))
+        found = await service.with_text(lambda: ranked(done, num))
+        answer.n_best = [
+            schemas.Hypothesis(generated_text=one.text, score=one.score, logprob=one.log_prob)
+            for one in found
+        ]
     if options.details:
         answer.details = make_details(plan, options)
         sentences = [(GrowingSentence(service.model, part), part.result) for part in done.parts]

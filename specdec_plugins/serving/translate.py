@@ -32,7 +32,7 @@ from specdec_plugins.app.main import (
 from specdec_plugins.app.report import Tally, summary
 from specdec_plugins.app.settings import BY_SENTENCE, EXACT, Settings
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.app.types import UNREADABLE, Limits, Sentence, Translation
+from specdec_plugins.app.types import UNREADABLE, Limits, RankedText, Sentence, Translation
 from specdec_plugins.corpus.cli import build, check, flag_of, flags_of, option
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import FinishReason
@@ -47,6 +47,8 @@ _where = partial(option, group="where to translate")
 # Settings that a server takes with a request, and their names there.
 _ASKED = {
     **{name: name for name in (*EXACT, "source_lang", "target_lang")},
+    "beam": "num_beams",
+    "n_best": "n_best",
     "max_len_b": "max_new_tokens",
     "split": "split_sentences",
     "protect": "protect",
@@ -247,6 +249,10 @@ class Server:
         if files.json_path:
             self._asked["details"] = True
 
+    @property
+    def num_best(self) -> int:
+        return int(self._asked.get("n_best", 1))
+
     def origin(self) -> dict[str, dict[str, Any]]:
         return {"values": {"--server": self._url, **self._asked}, "contents": {}}
 
@@ -283,6 +289,10 @@ class Server:
             finish_reason=UNREADABLE if fault else reason.value,
             seconds=sum(one["decode_ms"] for one in rounds) / 1000,
             fault=fault,
+            n_best=[
+                RankedText(one["generated_text"], [], one["score"], one["logprob"], [])
+                for one in answer.get("n_best") or []
+            ],
             **counts,
         )
         return [done]

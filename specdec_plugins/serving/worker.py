@@ -79,7 +79,14 @@ class BatchRow:
         last = self.rounds[-1].event.result if self.rounds else None
         num_forced = len(self.request.forced_ids)
         found = [] if last is None else last.hypotheses
-        return [replace(one, token_ids=one.token_ids[num_forced:]) for one in found]
+        return [
+            replace(
+                one,
+                token_ids=one.token_ids[num_forced:],
+                token_scores=one.token_scores[num_forced:],
+            )
+            for one in found
+        ]
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -27,6 +27,8 @@ DONE = DONE.replace(b'msgid "Go"\nmsgstr ""', b'msgid "Go"\nmsgstr "GO"')
 class Capitals:
     """A worker; stops before a text that is given to it, as an interrupted one does."""
 
+    num_best = 1
+
     def __init__(self, stop: str = "", loses: str = "") -> None:
         self.stop, self.loses = stop, loses
         self.seen = list[str]()
