@@ -218,6 +218,16 @@ def test_n_best_lists(cli: Cli) -> None:
     assert "omit one of them" in cli.refused("--beam", "4", "--n-best", "2", "--resume")
 
 
+def test_a_glossary_is_kept(cli: Cli) -> None:
+    terms = cli.tmp / "terms.tsv"
+    terms.write_text("s7 s10\ts3 s4\ns0\ts9\n", encoding="utf-8")
+    for line, said in zip(LINES, cli.infer("--glossary", str(terms)), strict=True):
+        assert said.split().count("s9") >= line.split().count("s0")
+        assert f" {said} ".count(" s3 s4 ") >= f" {line} ".count(" s7 s10 ")
+    told = "--glossary belongs to a beam search"
+    assert told in cli.refused("--strategy", "specdec", "--glossary", str(terms))
+
+
 def test_leaving_the_decoder_early(cli: Cli) -> None:
     exact = cli.infer("--strategy", "AR")
     drafter = ["--drafter", "early_exit", "--drafter-options", '{"exit_layer": 1}']

@@ -90,11 +90,11 @@ class _Document:
     def run(self) -> int:
         files, self.path = self.files, self.how.file or ""
         output = files.output_path
-        beside = [name for name in ("prefix_file", "json_path", "diagnose") if name in self.given]
-        require(not beside, f"{self.path}: a document takes no prefixes and gives no reports on "
-                "lines; omit --prefix-file, --json-path and --diagnose.")  # fmt: skip
-        told = "a document has room for one translation of each text; omit --n-best."
-        require(self.worker.num_best == 1, told)
+        asked = ("prefix_file", "json_path", "diagnose", "n_best")
+        beside = [name for name in asked if name in self.given]
+        told = "a document takes no prefixes and gives no lists and no reports on lines; omit "
+        told += "--prefix-file, --json-path, --diagnose and --n-best."
+        require(not beside, f"{self.path}: {told}")
         require("input_path" not in self.given, "--input-path and FILE exclude each other.")
         require(is_file(output), "a document is written whole; name the file to write with -o.")
         check_output(output, inputs=[self.path, self.how.memory])

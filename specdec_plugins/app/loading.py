@@ -37,7 +37,7 @@ from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fa
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import Branching, DecodeParams, Drafter, Verifier
+from specdec_plugins.decoding.types import BeamParams, Branching, DecodeParams, Drafter, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams
@@ -100,6 +100,8 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
         folder = default_bundle()
     folder = str(local_model(folder))
     check_folder(folder)
+    if given.get("glossary") is not None:
+        given = {"beam": BeamParams.size, **given}
     if (given.get("beam") or 1) > 1:
         given = {"strategy": "AR", **given}
     defaults: dict[str, Any] = {}
@@ -267,7 +269,8 @@ def read_words(settings: Settings) -> Words:
 
 # Settings that may differ between runs that write one output: they change speed, not lines.
 _FREE = {"batch", "device"}
-_PATHS = {"data", "verifier", "drafter_checkpoint", "drafter_data", "bigrams", "bpe_codes"}
+_PATHS = {"data", "verifier", "drafter_checkpoint", "drafter_data"}
+_PATHS |= {"bigrams", "bpe_codes", "glossary"}
 
 
 def origin(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -282,6 +285,7 @@ def origin(settings: Settings) -> dict[str, dict[str, Any]]:
         "drafter": _weight_files(settings.drafter_checkpoint),
         "bigrams": [settings.bigrams],
         "BPE codes": [settings.bpe_codes],
+        "glossary": [settings.glossary],
     }
     contents: dict[str, list[str]] = {}
     if settings.tokenizer == PRETRAINED:
@@ -450,28 +454,11 @@ def build_decoder(
         no_repeat_ngram_size=settings.no_repeat_ngram_size or constraints.no_repeat_ngram_size,
     )
     if settings.ban_pad:
-        constraints = without_pad(constraints, verifier)
+        constraints = constraints.banning(verifier.special.pad)  # as fairseq's search does
     config = EngineConfig(settings.batch, constraints=constraints, with_scores=with_scores)
     if settings.searches:
         return BeamDecoder(cast(Branching, verifier), config)
     return SpeculativeDecoder(verifier, method, config)
-
-
-def without_pad(constraints: Constraints, verifier: Verifier) -> Constraints:
-    """Constraints that ban padding, too, as fairseq's search does."""
-    never = {*constraints.bad_words, (verifier.special.pad,)}
-    return replace(constraints, bad_words=(*sorted(never),))
-
-
-def searcher_of(settings: Settings, decoder: SpeculativeDecoder) -> BeamDecoder:
-    """A search with the verifier of another decoder, and with its constraints.
-
-    settings: of the search.
-    """
-    config = replace(decoder.config, with_scores=False)
-    if settings.ban_pad:
-        config = replace(config, constraints=without_pad(config.constraints, decoder.verifier))
-    return BeamDecoder(cast(Branching, decoder.verifier), config)
 
 
 def _common_limits(

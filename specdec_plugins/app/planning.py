@@ -13,11 +13,11 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar
 
 from specdec_plugins.app.codec import Codec, composed
-from specdec_plugins.app.types import RankedText
-from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Hypothesis, Request
+from specdec_plugins.app.glossary import Glossary
+from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.text import PROTECTED, fault_of
 from specdec_plugins.text.sentences import Split, segment
@@ -48,15 +48,7 @@ class Result(Protocol):
     def finish_reason(self) -> FinishReason | None: ...
 
 
-class Searched(Result, Protocol):
-    """A result that a beam search may have found."""
-
-    @property
-    def hypotheses(self) -> list[Hypothesis]: ...
-
-
 R = TypeVar("R", bound=Result)
-S = TypeVar("S", bound=Searched)
 
 
 @dataclass(frozen=True)
@@ -73,6 +65,7 @@ class How:
     protects: bool = False  # spans that a translation must keep
     copies: bool = True  # copy what cannot be read; False = refuse it
     truncates: bool = False  # read the beginning of what is too long
+    glossary: Glossary | None = None  # terms whose translations must be there
 
     def sentences(self, text: str) -> list[str]:
         """Sentences with the white space around them, as from `segment`.
@@ -142,8 +135,14 @@ class How:
             "more; shorten it, or raise --max-len-b.",
         )
         params = replace(self.params, max_len=max_len, seed=seed % SEEDS)
-        request = Request(name, ids, params, forced)
+        required = how._required(text if read.mask is None else read.mask.text)
+        request = Request(name, ids, params, forced, required)
         return Part[R](text, how, request, read=read).settled()
+
+    def _required(self, text: str) -> list[list[int]]:
+        """What the glossary demands for a sentence, as it is read."""
+        targets = [] if self.glossary is None else self.glossary.targets(text)
+        return [self.codec.target_ids(target) for target in targets]
 
     def _read(self, text: str) -> Reading:
         """How the model reads a sentence. Raises UnreadableError if it cannot."""
@@ -415,54 +414,6 @@ class Translated:
         has_failed = text.has_failed
         words = "" if has_failed else text.translation
         return Translated(words, text.is_cut, text.fault, has_failed)
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """A hypothesis in place of the best."""
-
-    token_ids: list[int]
-    finish_reason: FinishReason | None
-
-
-def ranked(text: Text[S], num: int) -> list[RankedText]:
-    """The best translations of a text: the first of all sentences, the second of all, and so on.
-
-    A sentence with fewer is in its last one. None is there twice.
-    """
-    found = dict[str, RankedText]()
-    for rank in range(num):
-        chosen, parts = list[tuple[Hypothesis, Codec]](), list[Part[Any]]()
-        for part in text.parts:
-            row, again = part.result, cast(Part[Any], part)
-            if row is not None and row.hypotheses:
-                one = row.hypotheses[min(rank, len(row.hypotheses) - 1)]
-                chosen.append((one, part.how.codec))
-                if one is not row.hypotheses[0]:
-                    other = _Chosen(one.token_ids, row.finish_reason)
-                    again = replace(again, result=other, said=None)
-            parts.append(again)
-        said = Text(parts, text.end).translation
-        if said not in found:
-            found[said] = _ranked(said, chosen)
-    return [*found.values()]
-
-
-def _ranked(said: str, chosen: Sequence[tuple[Hypothesis, Codec]]) -> RankedText:
-    """A text, given the hypotheses of its sentences."""
-    scored = [
-        (token, score)
-        for one, codec in chosen
-        for token_id, score in zip(one.token_ids, one.token_scores, strict=True)
-        for token in codec.tokens([token_id])  # none of the end
-    ]
-    return RankedText(
-        said,
-        [token for token, _ in scored],
-        sum(one.score for one, _ in chosen),
-        sum(sum(one.token_scores) for one, _ in chosen),
-        [score for _, score in scored],
-    )
 
 
 class Plan(Generic[R]):

@@ -50,7 +50,7 @@ BPES = ("subword_nmt",)
 NO_TOLERANCE = "--tau {value:g} has no effect with --beta 1; add --beta 3, or omit --tau."
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that use an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
-_SEARCH_ONLY = ("n_best", "lenpen", "unkpen")  # of a beam search
+_SEARCH_ONLY = ("n_best", "glossary", "lenpen", "unkpen")  # of a beam search
 _GROWTH = 3  # target tokens of a source token: no translation needs as many
 BY_SENTENCE = {"split": True, "protect": True}  # how text is translated, unless lines are asked for
 RAW_TEXT = ("lowercase", "dash_splits", "strip_diacritics")
@@ -116,6 +116,9 @@ class Settings:
     n_best: int = _decoding(1, "with --beam: the N best translations of a line, each as 'line "
         "number from 0 ||| text ||| F0= log-probability ||| score' (default: 1, its text alone)",
         least=1, most=999)
+    glossary: str | None = _decoding(None, "terms of the source and the translations that they "
+        "must have, a pair a line, with a tab between them; needs a beam (default: --beam 5)",
+        "FILE")
     beta: int = _decoding(1, "accept any of the verifier's N best tokens (default: 1, exactly its "
         "greedy output)", least=1)
     tau: float = _decoding(0.0, "accept none more than X nats below the verifier's best (default: "

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from threading import Lock
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from specdec_plugins.app.codec import Codec, RunningText
-from specdec_plugins.app.loading import load_parts, make_settings, searcher_of
-from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined, ranked
+from specdec_plugins.app.glossary import Glossary
+from specdec_plugins.app.loading import load_parts, make_settings
+from specdec_plugins.app.planning import How, Part, Plan, Text, Translated, joined
+from specdec_plugins.app.ranking import ranked
 from specdec_plugins.app.settings import BY_SENTENCE, Settings
 from specdec_plugins.app.types import (
     EMPTY,
@@ -27,22 +29,40 @@ from specdec_plugins.app.types import (
     Translation,
 )
 from specdec_plugins.corpus.cli import arguments, parameters
+from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import DecodeParams, FinishReason, Request, RowEvent, RowResult
+from specdec_plugins.decoding.types import (
+    BeamParams,
+    Branching,
+    DecodeParams,
+    FinishReason,
+    Request,
+    RowEvent,
+    RowResult,
+)
 from specdec_plugins.errors import UserError, located, renaming, require
 
+Terms = Mapping[str, str] | str | os.PathLike[str]  # of a glossary, or the name of its file
 _PARAMETERS = parameters(Settings)  # what messages call flags here
 
 
 class SpeculativeTranslator:
     """Translates sentences with the strategy that it was loaded with."""
 
-    def __init__(self, settings: Settings, codec: Codec, decoder: Decoder, limits: Limits):
+    def __init__(
+        self,
+        settings: Settings,
+        codec: Codec,
+        decoder: Decoder,
+        limits: Limits,
+        glossary: Glossary | None = None,
+    ) -> None:
         self.settings = settings
         self.codec = codec
         self.decoder = decoder
         self.limits = limits
+        self.glossary = glossary
         self._lock = Lock()
         self._searcher: SpeculativeDecoder | None = None  # for calls that ask for a beam
 
@@ -84,6 +104,7 @@ class SpeculativeTranslator:
         target_lang: str | None = ...,
         beam: int | None = ...,
         n_best: int | None = ...,
+        glossary: Terms | None = ...,
     ) -> Translation: ...
 
     @overload
@@ -95,6 +116,7 @@ class SpeculativeTranslator:
         target_lang: str | None = ...,
         beam: int | None = ...,
         n_best: int | None = ...,
+        glossary: Terms | None = ...,
     ) -> list[Translation]: ...
 
     def translate(
@@ -105,6 +127,7 @@ class SpeculativeTranslator:
         target_lang: str | None = None,
         beam: int | None = None,
         n_best: int | None = None,
+        glossary: Terms | None = None,
     ) -> Translation | list[Translation]:
         """Translations of texts, in order, or of one; white space is kept.
 
@@ -114,6 +137,8 @@ class SpeculativeTranslator:
         source_lang, target_lang: override the translator's own, for a model with several languages.
         beam, n_best: search with a beam of that size, whatever the translator's strategy, and give
         so many translations of each text in `Translation.n_best`.
+        glossary: translations that terms must have, or the name of a file of them (`--glossary`);
+        without a beam it means one of 5.
 
         With a rule that samples, line n of a call draws with `seed` + n, whatever the batch. Raises
         UserError before anything is decoded if a line is no text or a language must be chosen and,
@@ -124,24 +149,32 @@ class SpeculativeTranslator:
             for sentence in number_sentences([lines] if isinstance(lines, str) else lines)
         ]
         with renaming(_PARAMETERS):
-            translator = self if beam is n_best is None else self._searching(beam, n_best)
+            is_asked = not (beam is None and n_best is None and glossary is None)
+            translator = self._searching(beam, n_best, glossary) if is_asked else self
             done = translator.translate_sentences(sentences)
         return done[0] if isinstance(lines, str) else done
 
-    def _searching(self, beam: int | None, n_best: int | None) -> SpeculativeTranslator:
+    def _searching(
+        self, beam: int | None, n_best: int | None, terms: Terms | None
+    ) -> SpeculativeTranslator:
         """A translator that searches with the same verifier; None = as this one does."""
         decoder, settings = self._engine("search with a beam"), self.settings
         told = f"Strategy {settings.strategy!r} cannot search with a beam; use specdec or AR."
         require(settings.strategy in ("specdec", "AR"), told)
         asked: dict[str, Any] = {"strategy": "AR", "beta": 1, "tau": 0.0, "drafter_dtype": None}
+        if terms is not None and not settings.searches:
+            asked["beam"] = BeamParams.size
         asked |= {} if beam is None else {"beam": beam}
         asked |= {} if n_best is None else {"n_best": n_best}
-        settings = replace(settings, **asked)
+        settings, glossary = replace(settings, **asked), self.glossary
+        if terms is not None:
+            require(settings.searches, "a glossary needs a beam search; ask for a beam above 1.")
+            glossary = Glossary.of(terms, self.codec)
         if not self.settings.searches and settings.searches:
             with self._lock:
-                self._searcher = self._searcher or searcher_of(settings, decoder)
+                self._searcher = self._searcher or _searcher_of(settings, decoder)
             decoder = self._searcher
-        return SpeculativeTranslator(settings, self.codec, decoder, self.limits)
+        return SpeculativeTranslator(settings, self.codec, decoder, self.limits, glossary)
 
     async def atranslate(
         self, lines: str | Iterable[str], **options: Any
@@ -311,6 +344,7 @@ class SpeculativeTranslator:
             protects=bool(settings.protect) and is_raw,
             copies=settings.on_unreadable == "copy" if copies is None else copies,
             truncates=settings.truncate_source,
+            glossary=self.glossary,
         )
 
     def _forced_ids(self, sentence: Sentence) -> tuple[list[int], bool]:
@@ -350,6 +384,18 @@ class SpeculativeTranslator:
         )
 
 
+def _searcher_of(settings: Settings, decoder: SpeculativeDecoder) -> BeamDecoder:
+    """A search with the verifier of another decoder, and with its constraints.
+
+    settings: of the search.
+    """
+    config = replace(decoder.config, with_scores=False)
+    if settings.ban_pad:
+        pad = decoder.verifier.special.pad
+        config = replace(config, constraints=config.constraints.banning(pad))
+    return BeamDecoder(cast(Branching, decoder.verifier), config)
+
+
 def _spans(texts: Sequence[tuple[str, bool]]) -> list[Span]:
     """Split the last of some growing texts into what each text adds, with its origin."""
     whole, spans, at = texts[-1][0], list[Span](), 0
@@ -374,7 +420,9 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     with_scores: sum the verifier's log-probabilities, which costs a little time. Raises UserError
     if a file is missing or does not fit the others.
     """
-    return SpeculativeTranslator(settings, *load_parts(settings, with_scores))
+    codec, decoder, limits = load_parts(settings, with_scores)
+    glossary = None if settings.glossary is None else Glossary.of(settings.glossary, codec)
+    return SpeculativeTranslator(settings, codec, decoder, limits, glossary)
 
 
 def number_sentences(lines: Iterable[str]) -> list[Sentence]:

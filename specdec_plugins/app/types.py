@@ -97,9 +97,11 @@ class Translation:
 
     def to_dict(self) -> dict[str, object]:
         """The fields of a JSON line."""
-        fields = {**vars(self), "n_best": [vars(one) for one in self.n_best]}
-        number, seconds = fields.pop("number"), fields.pop("seconds")
+        fields = dict(vars(self))
+        number, seconds, n_best = (fields.pop(name) for name in ("number", "seconds", "n_best"))
         del fields["fault"]
+        if n_best:
+            fields["n_best"] = [vars(one) for one in n_best]
         return {"id": number, **fields, "milliseconds": round(seconds * 1000, 3)}
 
 

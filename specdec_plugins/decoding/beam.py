@@ -9,7 +9,7 @@ hypothesis needs any more. `hypotheses.py` decides what goes on; here is what th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import cast
@@ -34,6 +34,7 @@ from specdec_plugins.decoding.types import (
     RowEvent,
     RowResult,
 )
+from specdec_plugins.errors import require
 
 _BITS = 64  # places of a number of `Branching.score_at`
 
@@ -63,6 +64,17 @@ class BeamSession(Session):
         for request in requests:
             search = Search(request, special.start, special.eos, opening)
             self._searches[request.id] = search
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """As `Session.add`; refuses phrases that cannot be written, too."""
+        requests, num, eos = list(requests), self.verifier.vocab_size, self.verifier.special.eos
+        for one in requests:
+            require(
+                all(0 <= t < num and t != eos for phrase in one.required_ids for t in phrase),
+                f"Request {one.id!r}: the phrases that it requires must hold token ids below {num} "
+                f"and no end of sentence ({eos}).",
+            )
+        super().add(requests)
 
     def _round(self) -> list[RowEvent]:
         rows = [row for row in self._batch.rows if not row.finished]
@@ -120,18 +132,35 @@ class BeamSession(Session):
         own = logits.gather(1, _index(search.request.forced_ids, logits)[:, None])[:, 0].double()
         search.count_forced((own - log_total(logits).double()).tolist())
 
-    def _best(self, searches: Sequence[Search], logits: Tensor) -> list[list[Candidate] | None]:
+    def _best(self, searches: Sequence[Search], logits: Tensor) -> list[Sequence[Candidate] | None]:
         """The candidates of each search, best first; None where logits are no numbers."""
         totals = self._constrain(searches, logits)
         self._adjust([search for search in searches for _ in search.open], logits)
         count = 2 * max(search.beam.size for search in searches) + len(self._skipped) + 1
         scores, tokens = largest(logits, min(count, logits.shape[1]))
         rows = zip(*to_host([scores.double(), tokens, totals.double()]), strict=True)
-        ends, found = {self.verifier.special.eos}, list[list[Candidate] | None]()
+        eos, found = self.verifier.special.eos, list[Sequence[Candidate] | None]()
+        wanted = self._wanted(searches, logits)
         for search in searches:
-            banned = self._skipped | ends if search.length < search.min_len else self._skipped
-            found.append(_merged(search, [next(rows) for _ in search.open], banned))
+            banned = self._skipped | {eos} if search.length < search.min_len else self._skipped
+            own = [next(rows) for _ in search.open]
+            if search.phrases is None:
+                found.append(_merged(search, own, banned))
+            else:
+                more = [next(wanted) for _ in search.open]
+                found.append(_with_phrases(search, own, more, banned, eos))
         return found
+
+    def _wanted(self, searches: Sequence[Search], logits: Tensor) -> Iterator[dict[int, float]]:
+        """Of each hypothesis that must contain phrases: the logits of tokens that help it."""
+        owners = [(search, one) for search in searches for one in search.open]
+        asked = [(row, [*s.wanted(one)]) for row, (s, one) in enumerate(owners) if s.phrases]
+        rows = [row for row, tokens in asked for _ in tokens]
+        told = iter(list[float]())
+        if rows:
+            columns = [token for _, tokens in asked for token in tokens]
+            told = iter(logits[_index(rows, logits), _index(columns, logits)].tolist())
+        return iter([{token: next(told) for token in tokens} for _, tokens in asked])
 
     def _constrain(self, searches: Sequence[Search], logits: Tensor) -> Tensor:
         """Apply the constraints in place; returns the log of the sum of all probabilities, [M].
@@ -219,6 +248,34 @@ def _merged(
         if one[2] not in banned:
             kept.append(one)
     return kept
+
+
+def _with_phrases(
+    search: Search,
+    rows: Sequence[tuple[list[float], list[int], float]],
+    wanted: Sequence[Mapping[int, float]],
+    banned: Collection[int],
+    eos: int,
+) -> Sequence[Candidate] | None:
+    """As `_merged`, of a search for phrases; wanted: the logits of tokens that help, of each.
+
+    Beside the best candidates stand the best one of each hypothesis, and those that are wanted.
+    """
+    found, chosen = set[Candidate](), set[Candidate]()
+    for parent, ((scores, tokens, total), more) in enumerate(zip(rows, wanted, strict=True)):
+        if not total < math.inf:
+            return None
+        one = search.open[parent]
+        never, before = {*banned, eos} if search.lacks_phrases(one) else banned, one.total - total
+        own = {
+            (before + score, parent, token)
+            for token, score in [*zip(tokens, scores, strict=True), *more.items()]
+            if token not in never and score > -math.inf
+        }
+        found |= own
+        chosen |= {*sorted(own)[-1:], *(each for each in own if each[2] in more)}
+    chosen |= {*sorted(found)[-2 * search.beam.size :]}
+    return search.allotted(sorted(chosen, reverse=True))
 
 
 class Lanes:

@@ -36,6 +36,10 @@ class Constraints:
     repetition_penalty: float = 1.0  # above 1, tokens of the text become less likely (CTRL, 2019)
     renormalizes: bool = False  # probabilities in a beam search are those of tokens not banned
 
+    def banning(self, token: int) -> Constraints:
+        """These, with one more token that is never emitted."""
+        return replace(self, bad_words=(*sorted({*self.bad_words, (token,)}),))
+
 
 FREE = Constraints()
 

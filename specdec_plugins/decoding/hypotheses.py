@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from specdec_plugins.decoding.required import Phrases, Progress, allotted
 from specdec_plugins.decoding.types import BeamParams, FinishReason, Hypothesis, Request
 
 # A hypothesis, by its number, and a token that may follow it: the log-probability of all tokens,
@@ -26,6 +27,7 @@ class Open(NamedTuple):
     total: float  # log-probability of all tokens
     place: int
     seen: int  # the places of all tokens, as bits
+    progress: Progress | None = None  # in the phrases that it must contain
 
 
 class Search:
@@ -43,6 +45,13 @@ class Search:
         # What the verifier reads next; the last ones are the ends of the open hypotheses.
         self.feeds = [Open(None, token, i, 0.0, i, (1 << i + 1) - 1) for i, token in texts]
         self.open = self.feeds[-1:]
+        self.phrases: Phrases | None = None
+        if request.required_ids:
+            self.phrases = Phrases(request.required_ids)
+            progress = self.phrases.start
+            for token in request.forced_ids:
+                progress = self.phrases.after(progress, token)
+            self.open = self.feeds[-1:] = [self.open[0]._replace(progress=progress)]
         self.length = len(request.forced_ids)  # of each open hypothesis
         self._forced_scores = [0.0] * self.length
         # transformers scores a hypothesis by what follows the text that the caller forces.
@@ -63,6 +72,35 @@ class Search:
     def min_len(self) -> int:
         """Tokens before which the end is banned."""
         return 0 if self.must_end else self.request.params.min_len
+
+    def lacks_phrases(self, one: Open) -> bool:
+        """Whether an open hypothesis may not end yet. At the length limit `allotted` decides."""
+        phrases, progress = self.phrases, one.progress
+        is_last = self.length + 1 >= self._max_len
+        return not (phrases is None or progress is None or is_last or phrases.is_whole(progress))
+
+    def wanted(self, one: Open) -> set[int]:
+        """Tokens after an open hypothesis that are candidates whatever their scores."""
+        if self.phrases is None or one.progress is None:
+            return set()
+        return self.phrases.tokens_after(one.progress)
+
+    def allotted(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        """The 2 * size that go on or end, of candidates, best first: see `required.allotted`.
+
+        At the length limit those with all phrases or, if no text has them, all candidates.
+        """
+        phrases = self.phrases
+        assert phrases is not None
+        ends = [
+            phrases.after(self.open[parent].progress or phrases.start, token)
+            for _, parent, token in candidates
+        ]
+        if self.length + 1 >= self._max_len:
+            whole = [i for i, progress in enumerate(ends) if phrases.is_whole(progress)]
+            if whole or self._ended:
+                candidates, ends = [candidates[i] for i in whole], [ends[i] for i in whole]
+        return [candidates[i] for i in allotted(ends, 2 * self.beam.size)]
 
     def count_forced(self, scores: list[float]) -> None:
         """Begin with these log-probabilities of the forced tokens."""
@@ -99,7 +137,7 @@ class Search:
                 going.append(candidate)
         if ended:
             self._end(ended)
-        self.is_over = is_last or not going or self._is_settled(going[0][0])
+        self.is_over = is_last or not going or self._is_settled(going)
         if not self.is_over:
             self._go_on(going)
 
@@ -115,15 +153,15 @@ class Search:
         both = sorted(self._ended + ended, key=lambda hypothesis: -hypothesis.score)
         self._ended = both[: self.beam.size]
 
-    def _is_settled(self, best: float) -> bool:
-        """best: the largest log-probability of those that may go on."""
+    def _is_settled(self, going: Sequence[Candidate]) -> bool:
+        """Whether nothing better can come of those that may go on."""
         if len(self._ended) < self.beam.size:
             return False
         if self.beam.finishing in ("fairseq", "first"):
             return True
         looks_ahead = self.beam.finishing == "never" and self.beam.length_penalty > 0
         length = self._max_len if looks_ahead else self.length
-        return best / self._norm(length) <= self._ended[-1].score
+        return max(going)[0] / self._norm(length) <= self._ended[-1].score
 
     def _norm(self, length: int) -> float:
         return math.pow(length - self._uncounted, self.beam.length_penalty)
@@ -139,8 +177,11 @@ class Search:
         for total, parent, token in going:
             free, one = ~used & (used + 1), before[parent]
             used |= free
-            seen = one.seen | free
-            self.open.append(Open(one, token, self.length, total, free.bit_length() - 1, seen))
+            seen, progress = one.seen | free, one.progress
+            if self.phrases is not None and progress is not None:
+                progress = self.phrases.after(progress, token)
+            place = free.bit_length() - 1
+            self.open.append(Open(one, token, self.length, total, place, seen, progress))
         self.feeds = self.open
 
     def result(self) -> list[Hypothesis]:

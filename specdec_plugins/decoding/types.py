@@ -372,10 +372,8 @@ class BeamParams:
 
     def __post_init__(self) -> None:
         require(1 <= self.size < 1000, f"beam must be 1 to 999, not {self.size}.")
-        require(
-            1 <= self.num_best <= self.size,
-            f"n_best must be 1 to the beam's size of {self.size}, not {self.num_best}.",
-        )
+        told = f"n_best must be 1 to the beam's size of {self.size}, not {self.num_best}."
+        require(1 <= self.num_best <= self.size, told)
         known = ", ".join(FINISHING)
         require(self.finishing in FINISHING, f"{self.finishing!r} is not one of {known}.")
 
@@ -421,8 +419,8 @@ class DecodeParams:
 
 class FinishReason(Enum):
     EOS = "eos"  # the row ended its sentence
-    LENGTH = "length"  # the row reached its max_len and was cut
-    CANCELLED = "cancelled"  # the caller cancelled it
+    LENGTH = "length"  # it reached its max_len and was cut
+    CANCELLED = "cancelled"
     ERROR = "error"  # the verifier's logits were NaN or infinite; no text
 
 
@@ -434,14 +432,16 @@ class Request:
     source_ids: list[int]  # ends in eos
     params: DecodeParams = field(default_factory=DecodeParams)
     forced_ids: list[int] = field(default_factory=list)  # target prefix to begin with, no eos
+    required_ids: Sequence[Sequence[int]] = ()  # phrases to contain, in any order; needs a beam
 
     def __post_init__(self) -> None:
         require(len(self.source_ids) > 0, f"Request {self.id!r} has an empty source.")
-        require(
-            len(self.forced_ids) < self.params.max_len,
-            f"Request {self.id!r}: its target prefix of {len(self.forced_ids)} tokens leaves "
-            f"nothing to decode within max_len {self.params.max_len}.",
-        )
+        is_searched = self.params.beam is not None and all(self.required_ids)
+        told = f"Request {self.id!r}: phrases to contain need a beam, and a token each."
+        require(is_searched or not self.required_ids, told)
+        told = f"Request {self.id!r}: its target prefix of {len(self.forced_ids)} tokens leaves "
+        told += f"nothing to decode within max_len {self.params.max_len}."
+        require(len(self.forced_ids) < self.params.max_len, told)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from specdec_plugins.app.loading import (
     load_parts,
     make_settings,
     settings_from_files,
-    without_pad,
 )
 from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.types import Limits
@@ -93,7 +92,7 @@ def load_model(
     constraints = decoder.config.constraints
     config = EngineConfig(max_rows, constraints=constraints, measure_time=part_times)
     if settings.usual_search[1] == "fairseq":
-        constraints = without_pad(constraints, decoder.verifier)
+        constraints = constraints.banning(decoder.verifier.special.pad)  # as its search does
     searching = replace(config, max_rows=max(1, max_rows // 4), constraints=constraints)
     return ServedModel(
         settings=settings,

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.glossary import Glossary
 from specdec_plugins.app.planning import How, Part, Plan, Result, Text
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
@@ -102,6 +103,7 @@ def _how(
         split=codec.splitter if options.split_sentences else whole_lines,
         in_pieces=not codec.reads_texts,
         protects=options.protect and codec.reads_raw,
+        glossary=Glossary.of(options.glossary, codec) if options.glossary else None,
     )
 
 
@@ -132,8 +134,8 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     asked = {name: value for name, value in named.items() if value is not None}
     if not can_draft or options.use_drafter is False:
         asked["block_size"] = 0
-    if (size := options.num_beams or 1) > 1:
-        beam = model.search(size, options.n_best or 1)
+    if options.size > 1:
+        beam = model.search(options.size, options.n_best or 1)
         least = max(model.settings.minimum, int(beam.finishing == "fairseq"))  # never empty there
         asked |= {"block_size": 0, "beta": 1, "tau": 0.0, "top_k": 0}
         asked |= {"beam": beam, "min_len": least}

@@ -113,7 +113,8 @@ async def post_translate(
 async def _texts(
     service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
 ) -> schemas.TranslateResponse:
-    best, others = await service.translate(texts, languages, body.alternatives)
+    asked = body.alternatives, body.glossary
+    best, others = await service.translate(texts, languages, *asked)
     return schemas.TranslateResponse(
         translatedText=[one.text for one in best],
         alternatives=others if body.alternatives else None,
@@ -154,8 +155,9 @@ def _check_translate(service: Service, body: schemas.TranslateRequest) -> None:
     if body.alternatives > limit:
         message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
         raise ServiceError(413, message)
-    if body.format == "html" and body.alternatives:
-        raise ServiceError(400, "Alternatives are of texts; omit them, or send format 'text'.")
+    if body.format == "html" and (body.alternatives or body.glossary):
+        named = "Alternatives are" if body.alternatives else "A glossary is"
+        raise ServiceError(400, f"{named} of texts; omit that, or send format 'text'.")
 
 
 @router.post("/detect", openapi_extra=schemas.schema_of(schemas.DetectRequest))

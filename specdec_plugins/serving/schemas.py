@@ -20,7 +20,7 @@ from starlette.requests import Request
 
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.cli import declared
-from specdec_plugins.decoding.types import SEEDS
+from specdec_plugins.decoding.types import SEEDS, BeamParams
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -30,6 +30,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Beam = Annotated[int, Field(ge=1, le=16)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
+Terms = Annotated[dict[str, str], Field(max_length=10_000)]
 
 _NEUTRAL: tuple[Any, ...] = (None, False, [], {}, "", 0)
 
@@ -87,6 +88,8 @@ class Parameters(Refusing):
     tau: Finite | None = _setting("tau")
     num_beams: Beam | None = _field("search with a beam of this size; null = greedy decoding")
     n_best: Beam | None = _field("the best N translations of the search, of num_beams or fewer")
+    glossary: Terms | None = _field("terms and the translations that they must have, found by a "
+                                    "beam search of 5 unless num_beams is given")  # fmt: skip
     no_repeat_ngram_size: Count | None = _field("no so many tokens in a row occur twice")
     repetition_penalty: Finite | None = _field(
         "above 1: tokens that a sentence has become less likely in it", gt=0
@@ -101,11 +104,19 @@ class Parameters(Refusing):
         for name in ("temperature", "top_k", "top_p"):
             if getattr(self, name) is not None and not self.do_sample:
                 raise _refused(name, "applies only to sampling; add do_sample")
-        if self.do_sample and (self.num_beams or 1) > 1:
-            raise _refused("num_beams", "is a search without samples; omit it, or do_sample")
-        if (self.n_best or 1) > (self.num_beams or 1):
+        if self.do_sample and self.size > 1:
+            name = "glossary" if self.glossary else "num_beams"
+            raise _refused(name, "is for a search without samples; omit it, or do_sample")
+        if (self.n_best or 1) > self.size:
             raise _refused("n_best", "must be at most num_beams")
+        if self.glossary and self.size == 1:
+            raise _refused("glossary", "needs a beam; omit num_beams, or ask for more")
         return self
+
+    @property
+    def size(self) -> int:
+        """Of the beam; 1 = greedy decoding, or samples."""
+        return self.num_beams or (BeamParams.size if self.glossary else 1)
 
 
 class GenerateRequest(Refusing):
@@ -131,6 +142,8 @@ class TranslateRequest(Refusing):
     target: str
     format: Literal["text", "html"] = _field("html: tags and their attributes are kept", "text")
     alternatives: int = _field("other translations, the best of a beam search", 0, ge=0)
+    glossary: Terms | None = _field("terms and the translations that they must have, of this "
+                                    "server alone")  # fmt: skip
     api_key: str | None = None
     seed: Seed | None = _field("has no effect: nothing is drawn")
 

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
-from specdec_plugins.app.planning import Translated, ranked
+from specdec_plugins.app.planning import Translated
+from specdec_plugins.app.ranking import ranked
 from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
@@ -158,17 +159,19 @@ class Service:
         texts: Sequence[str],
         languages: tuple[str | None, str | None] = (None, None),
         num: int = 0,
+        glossary: dict[str, str] | None = None,
     ) -> tuple[list[Translated], list[list[str]]]:
         """The translation of each text, and up to `num` others, the best of a beam search.
 
         Fewer if it finds fewer that differ; `note_on` says so.
         """
-        named: Any = {"source_lang": languages[0], "target_lang": languages[1]}
-        size = min(num + 1, _MOST_BEAMS)
-        search = Parameters(**named, num_beams=size, n_best=size)
-        plan = await self.plan(texts, Parameters(**named), 1 + bool(num))
+        named: Any = dict(zip(("source_lang", "target_lang"), languages, strict=True))
+        named["glossary"] = glossary
+        asked, size = Parameters(**named), min(num + 1, _MOST_BEAMS)
+        plan = await self.plan(texts, asked, 1 + bool(num))
         plans = [plan]
         if num:
+            search = Parameters(**named, num_beams=max(size, asked.size), n_best=size)
             wide = row_params(search, self.model, self.settings)
             plans.append(plan.decoded_with(wide, plan.seed))
         await self.decode(*plans)

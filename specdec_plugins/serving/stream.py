@@ -13,7 +13,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.app.codec import RunningText
-from specdec_plugins.app.planning import Part, Text, Translated, ranked
+from specdec_plugins.app.planning import Part, Text, Translated
+from specdec_plugins.app.ranking import ranked
 from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError

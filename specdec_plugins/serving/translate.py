@@ -20,6 +20,7 @@ import torch
 
 from specdec_plugins.app.documents import DocumentOptions, parted, run_document
 from specdec_plugins.app.files import FileOptions, Sentences, in_buffers
+from specdec_plugins.app.glossary import read_terms
 from specdec_plugins.app.main import (
     FLAGS,
     Here,
@@ -235,7 +236,7 @@ class Server:
         for name in given:
             is_ours = name in Settings.__dataclass_fields__
             require(
-                not is_ours or name in (*_ASKED, *_HEEDED_HERE),
+                not is_ours or name in (*_ASKED, *_HEEDED_HERE, "glossary"),
                 "--server uses the server's own model and settings; omit "
                 f"{'the folder' if name == 'data' else flag_of(Settings, name)}.",
             )
@@ -245,6 +246,8 @@ class Server:
         self._url, self._num_requests = url, num_requests
         self._copies = given.get("on_unreadable", "copy") == "copy"
         self._asked = {_ASKED[name]: given[name] for name in given if name in _ASKED}
+        if "glossary" in given:
+            self._asked["glossary"] = {s: t for s, t, _ in read_terms(given["glossary"])}
         self._asked = {"split_sentences": True, **self._asked}
         if files.json_path:
             self._asked["details"] = True

@@ -79,10 +79,14 @@ def sources(count: int) -> list[list[int]]:
 def fairseqs(model: nn.Module, jobs: Sequence[Request]) -> list[list[Hypothesis]]:
     """What fairseq's own search finds; forced beginnings of one length at a time."""
     from fairseq.data import Dictionary as TheirDictionary
+    from fairseq.search import LexicallyConstrainedBeamSearch
     from fairseq.sequence_generator import SequenceGenerator
+    from fairseq.token_generation_constraints import pack_constraints
 
     params, beam = jobs[0].params, jobs[0].params.beam
     assert beam is not None
+    phrases = [[torch.tensor(phrase) for phrase in job.required_ids] for job in jobs]
+    phrases = phrases if any(phrases) else []
     words = TheirDictionary()
     for i in range(model.decoder.output_projection.out_features - len(words)):  # type: ignore[union-attr,operator]
         words.add_symbol(f"s{i}")
@@ -94,6 +98,7 @@ def fairseqs(model: nn.Module, jobs: Sequence[Request]) -> list[list[Hypothesis]
         min_len=params.min_len,
         len_penalty=beam.length_penalty,
         unk_penalty=beam.unknown_penalty,
+        search_strategy=LexicallyConstrainedBeamSearch(words, "unordered") if phrases else None,
     )
 
     def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -103,7 +108,9 @@ def fairseqs(model: nn.Module, jobs: Sequence[Request]) -> list[list[Hypothesis]
     lengths = torch.tensor([len(job.source_ids) for job in jobs])
     net_input = {"src_tokens": padded([job.source_ids for job in jobs]), "src_lengths": lengths}
     forced = padded([job.forced_ids for job in jobs]) if jobs[0].forced_ids else None
-    found = generator.generate([model], {"net_input": net_input}, prefix_tokens=forced)
+    packed = pack_constraints(phrases) if phrases else None
+    sample = {"net_input": net_input}
+    found = generator.generate([model], sample, prefix_tokens=forced, constraints=packed)
     return [
         [
             Hypothesis(h["tokens"].tolist(), float(h["score"]), h["positional_scores"].tolist())
@@ -159,6 +166,40 @@ def test_forced_beginnings_are_fairseqs(shape: str, pair: Any) -> None:
             for mine, theirs in zip(result.hypotheses, wanted, strict=True):
                 assert mine.score == pytest.approx(theirs.score, abs=1e-4)
                 assert mine.token_scores == pytest.approx(theirs.token_scores, abs=1e-4)
+
+
+PHRASES = [
+    *([[7]], [[7], [9, 8]], [[5, 6, 7]], [[9, 9], [9]], [[6, 5], [6, 7, 8], [4]], []),
+    *([[8, 7, 8]], [[5], [5], [5]], [[10, 4], [10, 4]]),
+]
+
+
+@pytest.mark.fairseq
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "no final norm"])
+def test_phrases_are_required_as_by_fairseq(shape: str, pair: Any) -> None:
+    """Its unordered constraints. Not at the length limit, where it lets the impossible take places,
+    and not where scores are 100 nats apart, where it does not tell the banks apart.
+    """
+    model, network = pair(shape)
+    verifier, params = TransformerVerifier(network, SPECIAL), DecodeParams(max_len=40, min_len=1)
+    num_whole = 0
+    for size, lenpen in ((2, 1.0), (5, 1.0), (8, 0.5)):
+        own = replace(params, beam=BeamParams(size, size, lenpen))
+        jobs = [
+            Request(f"{i}", row, own, required_ids=PHRASES[i]) for i, row in enumerate(sources(9))
+        ]
+        found, wanted = search(verifier, jobs, 4, NO_PAD), fairseqs(model, jobs)
+        for job, result, row in zip(jobs, found, wanted, strict=True):
+            whole = [h for h in row if len(h.token_ids) < params.max_len]
+            mine = [h for h in result.hypotheses if len(h.token_ids) < params.max_len]
+            assert [h.token_ids for h in mine] == [h.token_ids for h in whole], (size, job.id)
+            assert [h.score for h in mine] == pytest.approx([h.score for h in whole], abs=1e-4)
+            num_whole += len(whole)
+            for h in result.hypotheses:
+                said = " ".join(map(str, ["", *h.token_ids, ""]))
+                for phrase in job.required_ids:
+                    assert " ".join(map(str, ["", *phrase, ""])) in said
+    assert num_whole > 3
 
 
 # What holds for any verifier
@@ -223,6 +264,7 @@ def test_a_sentence_is_searched_to_the_last_bit_as_if_alone(int8: bool) -> None:
         )
         for i, job in enumerate(requests(24, lambda i: i % 3, max_len=lambda i: 5 + i))
     ]
+    jobs = [replace(job, required_ids=PHRASES[i % 9]) for i, job in enumerate(jobs)]
     for constraints in (NO_PAD, Constraints(no_repeat_ngram_size=2)):
         together = search(verifier, jobs, 7, constraints)
         alone = [search(verifier, [job], 1, constraints)[0] for job in jobs]
@@ -244,6 +286,23 @@ def test_a_beam_of_one_scores_as_greedy_decoding_does(int8: bool) -> None:
     for one, other in zip(found, plain, strict=True):
         assert one.token_ids == other.token_ids
         assert one.score == pytest.approx(other.score, abs=1e-10)  # sums of float64
+
+
+@pytest.mark.parametrize("finishing", FINISHING)
+def test_phrases_are_kept_where_there_is_room(finishing: str) -> None:
+    beam = BeamParams(3, 3, finishing=finishing)
+    phrases = [[4, 5], [4], [6, 4, 5]]
+    for room in (3, 30):
+        jobs = [
+            replace(job, params=replace(job.params, beam=beam), required_ids=phrases)
+            for job in requests(9, lambda i: i % 3, max_len=room)
+        ]
+        for job, result in zip(jobs, search(TableVerifier(random_table()), jobs, 4), strict=True):
+            [said, *_] = texts([result])[0]
+            assert said[: len(job.forced_ids)] == job.forced_ids
+            whole = "".join(map(str, said))
+            counts = [whole.count(phrase) for phrase in ("645", "45", "4")]
+            assert (counts[0] >= 1 and counts[1] >= 2 and counts[2] >= 3) == (room == 30)
 
 
 def test_sentences_join_leave_and_are_cancelled() -> None:

@@ -179,6 +179,12 @@ def test_a_beam_search_and_its_n_best(server: Running) -> None:
         texts = [found[rank][0] for found in parts]
         assert one["generated_text"] == "  {} {}\n\n {} ".format(*texts)
         assert one["score"] == pytest.approx(sum(found[rank][1] for found in parts))
+    with_term = generate(server, "w0 w1.", glossary={"w0": "t5 t6 t5"})["generated_text"]
+    assert "t5 t6 t5" in with_term
+    asked = {"q": "w0 w1.", "source": "en", "target": "de", "glossary": {"w0": "t5 t6 t5"}}
+    answer = server.client.post("/translate", json={**asked, "alternatives": 2}).json()
+    assert answer["translatedText"] == with_term
+    assert all("t5 t6 t5" in text for text in answer["alternatives"])
     *_, last = stream(server, "w0 w1", parameters={"num_beams": 4})
     assert last["generated_text"] == wanted[0][0]
     assert generate(server, TEXT)["n_best"] is None
@@ -394,6 +400,7 @@ def test_the_small_routes(server: Running) -> None:
         ("hint", "t1"),
         ("num_beams", 17),
         ("n_best", 2),
+        ("glossary", {"w1": ""}),
     ],
 )
 def test_a_wish_that_cannot_be_is_named(server: Running, name: str, value: Any) -> None:

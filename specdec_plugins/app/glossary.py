@@ -1,0 +1,101 @@
+"""Terms and the translations that they must have, and which of them a text has."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Self
+
+from specdec_plugins.app.codec import Codec, composed
+from specdec_plugins.app.files import open_input, read_lines
+from specdec_plugins.errors import UserError, located, require
+
+# Words, signs, and single characters of scripts without spaces.
+_NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+_PIECES = re.compile(rf"[{_NO_SPACES}]|(?:(?![{_NO_SPACES}])\w)+|[^\w\s]")
+
+
+class _Term(NamedTuple):
+    pieces: list[str]  # of the source, as they are written
+    is_exact: bool  # it has capitals, so it must be written as here
+    target: str
+    where: str
+
+
+def read_terms(path: str | os.PathLike[str]) -> list[tuple[str, str, str]]:
+    """Of each line of a file: a source term, after a tab its translation, and where that stands.
+
+    Raises UserError if it cannot be read, and for a line of another form.
+    """
+    name, terms = os.fspath(path), list[tuple[str, str, str]]()
+    with open_input(name) as stream:
+        for line in read_lines(stream, name):
+            columns = line.text.split("\t")
+            if line.text.strip():
+                told = f"{line.where}: has {len(columns) - 1} tabs; give a source term, a tab, "
+                require(len(columns) == 2, f"{told}and its translation.")
+                terms.append((columns[0], columns[1], line.where))
+    require(bool(terms), f"{name}: has no terms; give a source term, a tab, and a translation.")
+    return terms
+
+
+class Glossary:
+    """Terms of the source language, each with its translation; both as they are inflected here."""
+
+    def __init__(self, terms: Iterable[tuple[str, str, str]], codec: Codec) -> None:
+        """terms: source, target, and where they stand, for messages.
+
+        Raises UserError if one is empty, is there twice with different translations, or has a
+        translation that the model cannot write.
+        """
+        self._terms = dict[str, list[_Term]]()  # by their first pieces, in small letters
+        known = dict[str, _Term]()
+        for source, target, where in terms:
+            term = _read(source, target, where)
+            name = " ".join(term.pieces)
+            other = known.setdefault(name, term)
+            told = f"{where}: {source!r} is {other.target!r} in {other.where}; remove one of them."
+            require(other.target == target, told)
+            with located(f"{where}: translation {target!r}"):
+                ids = codec.target_ids(target)
+                require(codec.unk not in ids, "has what the model cannot write; remove the line.")
+            if other is term:
+                self._terms.setdefault(term.pieces[0].lower(), []).append(term)
+        for some in self._terms.values():
+            some.sort(key=lambda term: len(term.pieces), reverse=True)
+
+    @classmethod
+    def of(cls, terms: Mapping[str, str] | str | os.PathLike[str], codec: Codec) -> Self:
+        """Of terms and their translations, or of a file of them; raises as `read_terms`, too."""
+        if isinstance(terms, Mapping):
+            return cls(((s, t, f"glossary, {s!r}") for s, t in terms.items()), codec)
+        return cls(read_terms(terms), codec)
+
+    def targets(self, text: str) -> list[str]:
+        """The translations of the terms of a text, one for each place where a term stands.
+
+        Of terms that overlap, the first counts; of those that begin at one place, the longest. A
+        term in small letters stands wherever its letters do.
+        """
+        pieces, at, found = _PIECES.findall(composed(text)), 0, list[str]()
+        while at < len(pieces):
+            term = self._at(pieces, at)
+            at += 1 if term is None else len(term.pieces)
+            found += [] if term is None else [term.target]
+        return found
+
+    def _at(self, pieces: Sequence[str], at: int) -> _Term | None:
+        for term in self._terms.get(pieces[at].lower(), ()):
+            there = pieces[at : at + len(term.pieces)]
+            if (there if term.is_exact else [piece.lower() for piece in there]) == term.pieces:
+                return term
+        return None
+
+
+def _read(source: str, target: str, where: str) -> _Term:
+    pieces = _PIECES.findall(composed(source))
+    if not pieces or not target.strip():
+        side = "translation" if pieces else "source term"
+        raise UserError(f"{where}: the {side} is empty; write it, or remove the line.")
+    return _Term(pieces, any(piece != piece.lower() for piece in pieces), target, where)

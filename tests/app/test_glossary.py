@@ -1,0 +1,48 @@
+"""Which terms of a glossary a text has, and glossaries that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.glossary import Glossary
+from specdec_plugins.formats.dictionaries import Dictionary
+from tests.app.toys import WORDS
+from tests.refusals import refused
+
+CODEC = Codec(Dictionary(WORDS), Dictionary(WORDS))
+TERMS = {"file": "a", "file name": "b", "name of": "c", "US": "d", "C#": "e", "数据": "f"}
+
+
+@pytest.mark.parametrize(
+    ("text", "targets"),
+    [
+        ("The File, a profile and files: FILE.", "a a"),
+        ("file  name of\tname of", "b c"),  # the first of those that overlap, and the longest
+        ("the US, and us; C# not C", "d e"),
+        ("读取数据。数据文件", "f f"),
+        ("", ""),
+    ],
+)
+def test_the_terms_of_a_text(text: str, targets: str) -> None:
+    assert Glossary.of(TERMS, CODEC).targets(text) == targets.split()
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("a\tb\n\nfile a\n", "line 3: has 0 tabs; give a source term, a tab, and its translation"),
+        ("a\tb\tc\n", "line 1: has 2 tabs"),
+        ("\ta\n", "line 1: the source term is empty"),
+        ("a\t \n", "line 1: the translation is empty"),
+        ("a\tb\na\tb\na\tc\n", "line 3: 'a' is 'b' in .*, line 1; remove one of them"),
+        ("a\tz\n", "line 1: translation 'z': has what the model cannot write"),
+        ("\n", "has no terms"),
+    ],
+)
+def test_glossaries_that_cannot_be(lines: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text(lines, encoding="utf-8")
+    refused(message, Glossary.of, path, CODEC)
