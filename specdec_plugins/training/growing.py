@@ -3,8 +3,8 @@
 Types are matched by name; a new one gets the mean of its pieces. Layers are matched by even
 spacing: a deeper model has some of them twice, as in Gong et al. 2019 (Efficient training of BERT
 by progressively stacking). A wider one has every unit several times, as in Net2Net (Chen et al.
-2016, arXiv 1511.05641); of its function only the positions change, since sinusoids depend on the
-width.
+2016, arXiv 1511.05641), and computes what the given one does: sinusoids depend on the width, so it
+learns its positions, from the given ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.networks.layers import sinusoids
 from specdec_plugins.errors import require
-from specdec_plugins.formats.bundle import read_bundle
+from specdec_plugins.formats.bundle import is_bundle, read_bundle
 from specdec_plugins.formats.checkpoints import untrained
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import flags_of, read_model
@@ -28,6 +29,8 @@ from specdec_plugins.models.assistant_transformer import chosen_layers
 
 # Flags of fairseq and of specdec train verifier.
 _WIDTHS = {"embed_dim": "width", "ffn_embed_dim": "ffn", "attention_heads": "heads"}
+_PAD = 1  # in fairseq's dictionaries
+_LEARNED = ("encoder_learned_pos", "decoder_learned_pos")
 # How far the copies of a unit are apart, of a weight's deviation. The embeddings' are closer, since
 # their difference passes the norms.
 _NOISE, _EMBEDDING_NOISE = 0.3, 0.1
@@ -59,7 +62,9 @@ def grown_verifier(
         if name.endswith(("embed_tokens.weight", "output_projection.weight")):
             state[name] = table
     if times > 1:
+        state = _positions(flags) | state
         state = _wider(state, times, flags["decoder_layers"] - 1, generator)
+        flags |= dict.fromkeys(_LEARNED, True)
     for side in ("encoder", "decoder"):
         state = _deeper(state, f"{side}.layers.", wanted[f"{side}_layers"])
         flags[f"{side}_layers"] = wanted[f"{side}_layers"]
@@ -67,6 +72,15 @@ def grown_verifier(
     flags |= dict.fromkeys(("decoder_input_dim", "decoder_output_dim"), wanted["width"])
     told = f"{num_taken} of {len(new)} types and the layers of {path}"
     return untrained(Namespace(**flags), state), told
+
+
+def learns_positions(start: Path, wanted: Mapping[str, int]) -> bool:
+    """Whether a verifier learns its positions that starts from a bundle or a checkpoint."""
+    if is_bundle(start):
+        if times_wider(start, wanted) > 1:
+            return True
+        start = start / read_bundle(start).verifier.weights
+    return bool(flags_of(read_model(start)).get(_LEARNED[0]))
 
 
 def times_wider(bundle: Path, wanted: Mapping[str, int]) -> int:
@@ -106,14 +120,15 @@ def _wider(
 ) -> dict[str, Tensor]:
     """The state with every unit ``times`` times.
 
-    The copies of a unit of the residual stream stand side by side, so that their sinusoids have
-    nearly the frequency that the unit had; heads and inner units are repeated as a whole. A matrix
-    reads the sum of the copies, so it is divided by their number. Noise whose sum over the copies
-    is zero makes them different without changing what is computed: otherwise they would have the
-    same gradients for ever.
+    Units of the residual stream are copied side by side; heads and inner units are repeated as a
+    whole. A matrix reads the sum of the copies, so it is divided by their number. Noise whose sum
+    over the copies is zero makes them different without changing what is computed: otherwise they
+    would have the same gradients for ever.
     """
 
     def repeated(name: str, tensor: Tensor) -> Tensor:
+        if name.endswith("embed_positions.weight"):
+            return tensor.repeat_interleave(times, 1)
         is_table = name.endswith(("embed_tokens.weight", "output_projection.weight"))
         if re.search(r"\.(q_proj|k_proj|v_proj|fc1)\.", name):
             tensor = tensor.repeat(times, *[1] * (tensor.dim() - 1))
@@ -139,6 +154,17 @@ def _wider(
     for kind in ("weight", "bias"):
         made[f"decoder.layers.{last_layer}.final_layer_norm.{kind}"] *= times**-0.5
     return made
+
+
+def _positions(flags: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The sinusoids [max_positions + pad + 1, D] of both sides, as tables to be learned."""
+    tables = {}
+    for side, limit in (("encoder", "source"), ("decoder", "target")):
+        size = int(flags[f"max_{limit}_positions"]) + _PAD + 1
+        table = sinusoids(size, flags[f"{side}_embed_dim"])
+        table[_PAD] = 0  # that of padding
+        tables[f"{side}.embed_positions.weight"] = table
+    return tables
 
 
 def _table(

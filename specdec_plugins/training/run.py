@@ -169,7 +169,7 @@ def train_verifier(args: VerifierOptions) -> None:
     shared = "decoder-input-output-embed" if len(vocabularies) > 1 else "all-embeddings"
     flags = [
         "--task", "translation", "--arch", "transformer", f"--share-{shared}",
-        *_sizes(args, "encoder"), *_sizes(args, "decoder"),
+        *_sizes(args, "encoder"), *_sizes(args, "decoder"), *(_positions(args) if start else ()),
         "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", args.label_smoothing,
         "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1,
         *(["--finetune-from-model", start] if start and _is_new(args) else []),
@@ -179,8 +179,7 @@ def train_verifier(args: VerifierOptions) -> None:
 
 def _grow(args: VerifierOptions, bundle: Path) -> Path:
     """Write the checkpoint that a verifier of these sizes starts from."""
-    # Imported late: it imports fairseq, which would slow down --help.
-    from specdec_plugins.training.growing import grown_verifier
+    from specdec_plugins.training.growing import grown_verifier  # late, as it imports fairseq
 
     checkpoint, told = grown_verifier(bundle, args.data, vars(args), args.seed)
     path: Path = args.save_dir / "initial.pt"
@@ -200,6 +199,14 @@ def _sizes(args: VerifierOptions, side: str) -> list[Any]:
         f"--{side}-layers", getattr(args, f"{side}_layers"), f"--{side}-embed-dim", args.width,
         f"--{side}-ffn-embed-dim", args.ffn, f"--{side}-attention-heads", args.heads,
     ]  # fmt: skip
+
+
+def _positions(args: VerifierOptions) -> list[str]:
+    """The flags of the positions of what it starts from."""
+    from specdec_plugins.training.growing import learns_positions
+
+    learned = learns_positions(Path(str(args.start)), vars(args))
+    return ["--encoder-learned-pos", "--decoder-learned-pos"] if learned else []
 
 
 def train_drafter(args: DrafterOptions) -> None:

@@ -67,7 +67,7 @@ def test_types_come_by_name_and_layers_as_often_as_needed(reordered: Path, tmp_p
 def test_a_wider_verifier_computes_the_same(
     reordered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exactly, where neither sinusoids (of another width) nor noise in the embeddings change it."""
+    """Exactly, where no noise in the embeddings changes it; positions are learned from there."""
     monkeypatch.setattr(growing, "_EMBEDDING_NOISE", 0)
     sizes = {"encoder_layers": 6, "decoder_layers": 6, "width": 512, "ffn": 2048, "heads": 8}
     checkpoint, _ = grown_verifier(default_bundle(), reordered, sizes, seed=1)
@@ -75,7 +75,6 @@ def test_a_wider_verifier_computes_the_same(
     small, _ = grown_verifier(default_bundle(), reordered, same, seed=1)
     logits, num_copies = [], []
     for made in (small, checkpoint):
-        made["args"].no_token_positional_embeddings = True
         path = reordered / f"{len(logits)}.pt"
         torch.save(made, path)
         network = read_model(path).network(torch.float64, torch.device("cpu"))

@@ -98,6 +98,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
     calls: list[Call] = []
     monkeypatch.setattr(run, "call", lambda *call: calls.append(call) or 0)
     monkeypatch.setattr(run, "initial_flags", lambda args, output: ["--arch", "block"])
+    monkeypatch.setattr(run, "_positions", lambda args: [])
 
     def train(*flags: str) -> list[Call]:
         calls.clear()
