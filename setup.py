@@ -1,5 +1,6 @@
 """Package metadata; the tools are configured in pyproject.toml."""
 
+import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -62,6 +63,7 @@ BUNDLES = "specdec_plugins.bundles"
 
 NATIVE = "specdec_plugins/decoding/networks/cpu"
 SOURCES = sorted(p for p in Path(NATIVE).iterdir() if p.suffix in (".cpp", ".h", ".inc"))
+OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has none
 # Optional: if it cannot be built, torch's own products are used, and decoding is slower.
 KERNELS = Pybind11Extension(
     "specdec_plugins.decoding.networks.cpu._kernels",
@@ -71,8 +73,8 @@ KERNELS = Pybind11Extension(
     # Compared when the module is loaded: ops.py.
     define_macros=[("SOURCES", sha256(b"".join(p.read_bytes() for p in SOURCES)).hexdigest())],
     # Last, so that no CFLAGS reorder sums or drop the checks for NaN.
-    extra_compile_args=["-O3", "-fopenmp", "-fno-fast-math", "-ffp-contract=fast"],
-    extra_link_args=["-fopenmp", "-fno-fast-math"],
+    extra_compile_args=["-O3", *OPENMP, "-fno-fast-math", "-ffp-contract=fast"],
+    extra_link_args=[*OPENMP, "-fno-fast-math"],
     optional=True,
 )
 

@@ -7,8 +7,11 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -88,13 +91,41 @@ static bool may_use_matrices() {
   return __builtin_cpu_supports("amx-int8") && syscall(SYS_arch_prctl, kRequest, kTiles) == 0;
 }
 #endif
-#else
-#define WITH_X86 0
+
+#elif defined(__aarch64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define WITH_ARM 1
+#define ISA neon
+#define LANES 4
+#define VECTORS 4
+#define HAS_HALF 1
+#define WITH_SMULL
+#include "kernels.inc"
+
+#pragma GCC push_options
+#pragma GCC target("arch=armv8.2-a+dotprod")
+#define ISA dotprod
+#define LANES 4
+#define VECTORS 4
+#define HAS_HALF 1
+#define SDOT(sums, x, w) ints(vdotq_s32(int32x4_t(sums), int8x16_t(w), int8x16_t(x)))
+#include "kernels.inc"
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("arch=armv8.2-a+dotprod+i8mm")
+#define ISA i8mm
+#define LANES 4
+#define VECTORS 4
+#define HAS_HALF 1
+#define WITH_SMMLA
+#define SDOT(sums, x, w) ints(vdotq_s32(int32x4_t(sums), int8x16_t(w), int8x16_t(x)))
+#include "kernels.inc"
+#pragma GCC pop_options
 #endif
 
 std::vector<const Isa*> usable() {
   std::vector<const Isa*> found;
-#if WITH_X86
+#ifdef WITH_X86
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                         __builtin_cpu_supports("f16c");
   const bool has_avx512 =
@@ -108,6 +139,12 @@ std::vector<const Isa*> usable() {
   if (has_avx2 && __builtin_cpu_supports("avxvnni")) found.push_back(&avxvnni::isa);
 #endif
   if (has_avx2) found.push_back(&avx2::isa);
+#elif defined(WITH_ARM)
+  constexpr unsigned long kDotprod = 1ul << 20, kI8mm = 1ul << 13;  // HWCAP_ASIMDDP, HWCAP2_I8MM
+  const bool has_dotprod = getauxval(AT_HWCAP) & kDotprod;
+  if (has_dotprod && getauxval(AT_HWCAP2) & kI8mm) found.push_back(&i8mm::isa);
+  if (has_dotprod) found.push_back(&dotprod::isa);
+  found.push_back(&neon::isa);
 #endif
   found.push_back(&plain::isa);
   const char* wanted = std::getenv("SPECDEC_INSTRUCTION_SET");
