@@ -139,10 +139,7 @@ def same_networks(translator: SpeculativeTranslator, **changes: Any) -> Speculat
         "drafter was loaded for.",
     )
     limits = replace(limits, block_size=settings.block_size or limits.block_size)
-    config = decoder.config
-    built = build_decoder(
-        settings, decoder.verifier, method, config.with_scores, config.constraints
-    )
+    built = build_decoder(settings, decoder.verifier, method, decoder.config.constraints)
     return SpeculativeTranslator(settings, translator.codec, built, limits)
 
 

@@ -183,6 +183,10 @@ class Codec:
         stop = ids.index(self._target.eos) if self._target.eos in ids else len(ids)
         return [self._target.symbols[i] for i in ids[:stop] if i != self._target.bos]
 
+    def symbol(self, token_id: int) -> str:
+        """The name of a target token, eos and the like included."""
+        return self._target.symbols[token_id]
+
     def text(self, tokens: Sequence[str]) -> str:
         """The line that a user reads. It never contains a line end."""
         joined = " ".join(tokens)

@@ -311,10 +311,10 @@ def _weight_files(path: str | None) -> Sequence[str | Path | None]:
     return weight_files(Path(path))
 
 
-def load_parts(settings: Settings, with_scores: bool = False) -> tuple[Codec, Decoder, Limits]:
+def load_parts(settings: Settings) -> tuple[Codec, Decoder, Limits]:
     """The parts of a translator; see `translator.load_translator`."""
     words = read_words(settings)
-    return words.codec, *_load_engine(settings, words, with_scores)
+    return words.codec, *_load_engine(settings, words)
 
 
 def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipeline:
@@ -324,7 +324,7 @@ def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipelin
     return TextPipeline(*languages, codes=settings.bpe_codes, **named)
 
 
-def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[Decoder, Limits]:
+def _load_engine(settings: Settings, words: Words) -> tuple[Decoder, Limits]:
     dictionaries = words.dictionaries
     target, shared, network = dictionaries.target, None, None
     verifier: Verifier = Unverified(
@@ -355,7 +355,7 @@ def _load_engine(settings: Settings, words: Words, with_scores: bool) -> tuple[D
     schedule = SCHEDULES.build(settings.schedule, options=settings.schedule_options)
     method = Method(drafter, settings.acceptance, schedule)
     constraints = _constraints(settings, words)
-    return build_decoder(settings, verifier, method, with_scores, constraints), limits
+    return build_decoder(settings, verifier, method, constraints), limits
 
 
 def _load_verifier(settings: Settings, words: Words) -> Transformer:
@@ -437,11 +437,7 @@ def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries
 
 
 def build_decoder(
-    settings: Settings,
-    verifier: Verifier,
-    method: Method,
-    with_scores: bool = False,
-    constraints: Constraints = FREE,
+    settings: Settings, verifier: Verifier, method: Method, constraints: Constraints = FREE
 ) -> Decoder:
     """The decoder made of the loaded parts. constraints: the model's own."""
     if settings.strategy == "drafter":
@@ -455,7 +451,7 @@ def build_decoder(
     )
     if settings.ban_pad:
         constraints = constraints.banning(verifier.special.pad)  # as fairseq's search does
-    config = EngineConfig(settings.batch, constraints=constraints, with_scores=with_scores)
+    config = EngineConfig(settings.batch, constraints=constraints)
     if settings.searches:
         return BeamDecoder(cast(Branching, verifier), config)
     return SpeculativeDecoder(verifier, method, config)

@@ -17,11 +17,13 @@ from typing import Generic, Protocol, TypeVar
 
 from specdec_plugins.app.codec import Codec, composed
 from specdec_plugins.app.glossary import Glossary
+from specdec_plugins.app.types import Score
+from specdec_plugins.decoding.extend import loop_end
 from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.text import PROTECTED, fault_of
 from specdec_plugins.text.sentences import Split, segment
-from specdec_plugins.text.spans import Masked, around, masked, spans_of, united
+from specdec_plugins.text.spans import Masked, around, masked, measures_of, spans_of, united
 
 # Where a sentence is cut, the best places first: after a sentence's end, after a clause, or at any
 # white space; and how far from its middle, as a share of its length.
@@ -33,7 +35,8 @@ _CUTS = (
 # Most target tokens of a piece, by its source tokens. Whatever needs more repeats itself.
 _GROWTH, _SLACK = 3, 20
 _NEXT_SEED = 0x9E3779B97F4A7C15
-_LONGEST_PERIOD, _MOST_TIMES = 8, 5  # of tokens that repeat; once more is a loop
+CUT = (FinishReason.LENGTH, FinishReason.REPETITION)  # the end is missing
+_GRAVEST = (FinishReason.ERROR, *CUT)  # of the reasons of a text's sentences
 _NO_REPEAT = 4  # size of n-grams that do not repeat when a loop is decoded again
 _SHOWN = 20  # characters of what cannot be read
 
@@ -43,6 +46,9 @@ class Result(Protocol):
 
     @property
     def token_ids(self) -> list[int]: ...
+
+    @property
+    def token_scores(self) -> list[float]: ...
 
     @property
     def finish_reason(self) -> FinishReason | None: ...
@@ -63,6 +69,8 @@ class How:
     split: Split | None = None  # a line into sentences; None = a text is one sentence
     in_pieces: bool = True  # a sentence may be divided
     protects: bool = False  # spans that a translation must keep
+    keeps_numbers: bool = False  # that have units, as such spans
+    mends: bool = False  # what has `<unk>`, or repeats itself, is decoded once more
     copies: bool = True  # copy what cannot be read; False = refuse it
     truncates: bool = False  # read the beginning of what is too long
     glossary: Glossary | None = None  # terms whose translations must be there
@@ -115,7 +123,7 @@ class How:
         """
         codec, how = self.codec, self
         if tokens is not None or prefix_ids:
-            how = replace(self, protects=False)
+            how = replace(self, protects=False, mends=False)
         try:
             read = how._read(text) if tokens is None else Reading(codec.source_token_ids(tokens))
         except UnreadableError as error:
@@ -135,6 +143,8 @@ class How:
             "more; shorten it, or raise --max-len-b.",
         )
         params = replace(self.params, max_len=max_len, seed=seed % SEEDS)
+        if how.mends and loop_end(ids) is None:
+            params = replace(params, ends_loops=True)
         required = how._required(text if read.mask is None else read.mask.text)
         request = Request(name, ids, params, forced, required)
         return Part[R](text, how, request, read=read).settled()
@@ -149,7 +159,8 @@ class How:
         codec = self.codec
         if not self.protects:
             return Reading(codec.source_ids(text))
-        spans, fault = spans_of(text), ""
+        numbers = measures_of(text) if self.keeps_numbers else []
+        spans, fault = united(spans_of(text), numbers), ""
         try:
             read = self._masked(text, spans)
         except UnreadableError as error:
@@ -198,8 +209,17 @@ class Part(Generic[R]):
 
     @property
     def is_cut(self) -> bool:
-        """True if the translation reached its limit."""
-        return self.result is not None and self.result.finish_reason is FinishReason.LENGTH
+        """True if the translation reached its limit, or repeated itself."""
+        return self.result is not None and self.result.finish_reason in CUT
+
+    @property
+    def score(self) -> Score | None:
+        """How probable the translation is; None if nobody asked, or nothing was decoded."""
+        if self.result is None or not self.result.token_scores:
+            return None
+        scores, codec = self.result.token_scores, self.how.codec
+        tokens = map(codec.symbol, self.result.token_ids[-len(scores) :])
+        return Score([*zip(tokens, scores, strict=True)])
 
     @property
     def translation(self) -> str:
@@ -236,7 +256,7 @@ class Part(Generic[R]):
         how, request, spans = self.how, self.request, self.read.spans
         if request is None:
             return [self]
-        if how.protects and (again := self._again()) is not None:
+        if how.mends and (again := self._again()) is not None:
             return [again]
         is_too_long = len(request.source_ids) > how.longest
         halve = is_too_long or len(spans) > len(PROTECTED) or (self.is_cut and not how.is_bounded)
@@ -261,7 +281,8 @@ class Part(Generic[R]):
         unk = self.how.codec.unk
         if unk in ids and unk not in asked.banned:
             asked = replace(asked, banned=(*asked.banned, unk))
-        if loops(ids) and not loops(request.source_ids) and not asked.no_repeat_ngram_size:
+        is_loop = loop_end(ids) is not None and loop_end(request.source_ids) is None
+        if is_loop and not asked.no_repeat_ngram_size:
             asked = replace(asked, no_repeat_ngram_size=_NO_REPEAT)
         if asked == request.params:
             return None
@@ -308,17 +329,6 @@ class Part(Generic[R]):
         return parts
 
 
-def loops(ids: Sequence[int]) -> bool:
-    """True if a few tokens stand many times in a row."""
-    for period in range(1, _LONGEST_PERIOD + 1):
-        num = 0
-        for before, token in zip(ids, ids[period:], strict=False):
-            num = num + 1 if token == before else 0
-            if num >= _MOST_TIMES * period:
-                return True
-    return False
-
-
 def halves(
     text: str, codec: Codec, spans: Sequence[tuple[int, int]] = ()
 ) -> tuple[str, str, str] | None:
@@ -356,13 +366,8 @@ class Text(Generic[R]):
 
     @property
     def is_cut(self) -> bool:
-        """True if the translation of a part reached its limit."""
+        """True if the translation of a part reached its limit, or repeated itself."""
         return any(part.is_cut for part in self.parts)
-
-    @property
-    def has_failed(self) -> bool:
-        """True if the scores of a part are not numbers."""
-        return any(result.finish_reason is FinishReason.ERROR for result in self.results)
 
     @property
     def fault(self) -> str:
@@ -405,15 +410,29 @@ class Translated:
     """A text's translation, and what it lacks."""
 
     text: str  # empty if it has failed
-    is_cut: bool = False  # at its length limit
+    reason: FinishReason = FinishReason.EOS  # ERROR if scores are not numbers
     fault: str = ""  # why a part of it was copied
-    has_failed: bool = False  # as scores are not numbers
+    scores: Sequence[Score] = ()  # of its sentences, if asked for
+
+    @property
+    def is_cut(self) -> bool:
+        return self.reason in CUT
+
+    @property
+    def has_failed(self) -> bool:
+        return self.reason is FinishReason.ERROR
+
+    @property
+    def repeats(self) -> bool:
+        return self.reason is FinishReason.REPETITION
 
     @staticmethod
     def of(text: Text[R]) -> Translated:
-        has_failed = text.has_failed
-        words = "" if has_failed else text.translation
-        return Translated(words, text.is_cut, text.fault, has_failed)
+        reasons = {result.finish_reason for result in text.results}
+        reason = next((one for one in _GRAVEST if one in reasons), FinishReason.EOS)
+        words = "" if reason is FinishReason.ERROR else text.translation
+        scores = [part.score for part in text.parts]
+        return Translated(words, reason, text.fault, [one for one in scores if one is not None])
 
 
 class Plan(Generic[R]):

@@ -28,6 +28,7 @@ class _Chosen:
 
     token_ids: list[int]
     finish_reason: FinishReason | None
+    token_scores: list[float]
 
 
 def ranked(text: Text[S], num: int) -> list[RankedText]:
@@ -44,7 +45,7 @@ def ranked(text: Text[S], num: int) -> list[RankedText]:
                 one = row.hypotheses[min(rank, len(row.hypotheses) - 1)]
                 chosen.append((one, part.how.codec))
                 if one is not row.hypotheses[0]:
-                    other = _Chosen(one.token_ids, row.finish_reason)
+                    other = _Chosen(one.token_ids, row.finish_reason, [])
                     again = replace(again, result=other, said=None)
             parts.append(again)
         said = Text(parts, text.end).translation

@@ -71,6 +71,7 @@ class Tally:
 
 _WARNINGS = 10  # of each kind, one a line; further lines are only counted
 _CUT = "cut at the length limit, so the end is missing"
+_LOOPS = "cut as it repeats itself, so the end is missing"
 _COPIED = "copied, as the model cannot read all of it"
 _EMPTY = "left empty, as the model's scores are not numbers; try --dtype float32"
 
@@ -88,7 +89,8 @@ class Flaws:
         for kind, is_so in (
             (_EMPTY, done.has_failed),
             (_COPIED, bool(done.fault)),
-            (_CUT, done.is_cut),
+            (_CUT, done.is_cut and not done.repeats),
+            (_LOOPS, done.repeats),
         ):
             self.counts[kind] += is_so
             if is_so and self.counts[kind] <= _WARNINGS:
@@ -131,7 +133,7 @@ def _time_shares(stats: DecodeStats) -> dict[str, float]:
 
 def _counts(tally: Tally) -> str:
     told = {EMPTY: "empty", "length": "cut at the length limit", "error": "failed"}
-    told |= {UNREADABLE: "copied"}
+    told |= {UNREADABLE: "copied", "repetition": "cut as they repeat themselves"}
     counts = tally.reasons
     notes = [f"{counts[reason]} {words}" for reason, words in told.items() if counts[reason]]
     return f"{tally.sentences} sentences" + (f" ({', '.join(notes)})" if notes else "")
@@ -345,7 +347,7 @@ class Diagnosis:
         return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
 
     def _time(self, method: Method) -> Timing:
-        config = replace(self._decoder.config, with_scores=False, measure_time=False)
+        config = replace(self._decoder.config, measure_time=False)
         decoder = SpeculativeDecoder(self._decoder.verifier, method, config)
         before = config.clock()
         decoder.decode(self._sample)

@@ -166,6 +166,7 @@ class Settings:
         "must begin with a prefix; white space is kept", negative=True)
     protect: bool = _text(False, "keep placeholders, tags, addresses, code and characters that the "
         "model lacks, in raw text", negative=True)
+    protect_numbers: bool = _text(False, "keep numbers that have units (5 GB, 20 °C, $3), too")
     lowercase: bool = _text(False, "lower-case raw text, for models trained on lower case")
     dash_splits: bool = _text(False, "split a-b into a @-@ b, for models trained so")
     strip_diacritics: bool = _text(False, "strip Romanian diacritics, for models trained without "
@@ -272,6 +273,7 @@ class Settings:
         self._refuse(_SEARCH_ONLY, not self.searches, told)
         told = "{flag} applies to raw text only; add --tokenizer or --bpe."
         self._refuse(RAW_TEXT, not self.raw_text, told)
+        self._refuse(("protect_numbers",), not self.protect, "{flag} needs --protect; add it.")
         for name, need in (("drafter_data", "own_source"), ("bigrams", "bigrams")):
             takers = [d for d in DRAFTERS.names() if getattr(needs_of(d), need)]
             told = f"{{flag}} is for --drafter {' or '.join(takers)}; omit it with {self.drafter}."

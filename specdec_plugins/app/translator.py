@@ -24,6 +24,7 @@ from specdec_plugins.app.types import (
     BlockTranslation,
     Decoder,
     Limits,
+    Score,
     Sentence,
     Span,
     Translation,
@@ -57,8 +58,10 @@ class SpeculativeTranslator:
         decoder: Decoder,
         limits: Limits,
         glossary: Glossary | None = None,
+        with_scores: bool = False,
     ) -> None:
-        self.settings = settings
+        """with_scores: see `from_pretrained`."""
+        self.settings, self._with_scores = settings, with_scores
         self.codec = codec
         self.decoder = decoder
         self.limits = limits
@@ -74,7 +77,7 @@ class SpeculativeTranslator:
 
         The folder holds dictionaries, or is one of a model from transformers.
 
-        scores: give each translation the verifier's log-probability, which costs a little time.
+        scores: give translations and their tokens log-probabilities, which costs a little time.
         Any field of `Settings`, given by name, overrides the bundle. Raises UserError if a file is
         missing or a setting is invalid. Examples: `from_pretrained(batch=8)`,
         `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
@@ -85,9 +88,7 @@ class SpeculativeTranslator:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its settings: whoever unpickles it loads the same files."""
-        decoder = self.decoder
-        scores = isinstance(decoder, SpeculativeDecoder) and decoder.config.with_scores
-        return load_translator, (self.settings, scores)
+        return load_translator, (self.settings, self._with_scores)
 
     @property
     def stats(self) -> DecodeStats:
@@ -174,7 +175,8 @@ class SpeculativeTranslator:
             with self._lock:
                 self._searcher = self._searcher or _searcher_of(settings, decoder)
             decoder = self._searcher
-        return SpeculativeTranslator(settings, self.codec, decoder, self.limits, glossary)
+        scores = self._with_scores
+        return SpeculativeTranslator(settings, self.codec, decoder, self.limits, glossary, scores)
 
     async def atranslate(
         self, lines: str | Iterable[str], **options: Any
@@ -333,15 +335,18 @@ class SpeculativeTranslator:
     def _how(self, sentence: Sentence, codec: Codec, copies: bool | None) -> How:
         settings, limits = self.settings, self.limits
         is_raw = codec.reads_raw and sentence.tokens is None and sentence.prefix is None
+        params = settings.decode_params(1, block_size=limits.block_size)
         return How(
             codec,
-            settings.decode_params(1, block_size=limits.block_size),
+            replace(params, with_scores=self._with_scores),
             longest=limits.source,
             room=lambda num_source: settings.max_len(num_source, limits.target),
             is_bounded=settings.is_bounded,
             split=codec.splitter if settings.split and is_raw else None,
             in_pieces=sentence.tokens is None and not codec.reads_texts,
             protects=bool(settings.protect) and is_raw,
+            keeps_numbers=settings.protect_numbers,
+            mends=bool(settings.protect) and is_raw,
             copies=settings.on_unreadable == "copy" if copies is None else copies,
             truncates=settings.truncate_source,
             glossary=self.glossary,
@@ -362,18 +367,17 @@ class SpeculativeTranslator:
 
     def _translation(self, sentence: Sentence, text: Text[RowResult]) -> Translation:
         results, done, settings = text.results, Translated.of(text), self.settings
-        ids = [] if done.has_failed else [result.token_ids for result in results]
-        scores = [result.score for result in results]
-        reason = FinishReason.LENGTH.value if done.is_cut else FinishReason.EOS.value
+        kept = [] if done.has_failed else results
+        reason = done.reason.value
         if not any(part.request for part in text.parts):
             reason = FORCED if results else EMPTY
-        told = FinishReason.ERROR.value if done.has_failed else done.fault and UNREADABLE
+        told = done.fault and UNREADABLE if not done.has_failed else ""
         return Translation(
             sentence.number,
             done.text,
-            [token for row in ids for token in self.codec.tokens(row)],
-            sum(filter(None, scores)) if scores and None not in scores and not done.fault else None,
-            sum(result.rounds for result in results),
+            [token for row in kept for token in self.codec.tokens(row.token_ids)],
+            **self._scores(done, kept),
+            rounds=sum(result.rounds for result in results),
             drafted=[num for result in results for num in result.drafted_per_round],
             accepted=[num for result in results for num in result.accepted_per_round],
             emitted=[num for result in results for num in result.emitted_per_round],
@@ -383,13 +387,26 @@ class SpeculativeTranslator:
             n_best=ranked(text, settings.n_best) if settings.searches and not told else [],
         )
 
+    def _scores(self, done: Translated, rows: Sequence[RowResult]) -> dict[str, Any]:
+        """The fields of a translation that say how probable it is."""
+        if not done.scores or done.has_failed or done.fault:
+            return {}
+        score, each = Score([pair for one in done.scores for pair in one.tokens]), list[Any]()
+        for row in rows:
+            forced = [None] * (len(row.token_ids) - len(row.token_scores))
+            both = zip(row.token_ids, [*forced, *row.token_scores], strict=True)
+            each += [value for one, value in both for _ in self.codec.tokens([one])]
+        token, least = score.least
+        named = {"score": score.total, "mean_score": score.mean, "token_scores": each}
+        return {**named, "least_token": token, "least_score": least}
+
 
 def _searcher_of(settings: Settings, decoder: SpeculativeDecoder) -> BeamDecoder:
     """A search with the verifier of another decoder, and with its constraints.
 
     settings: of the search.
     """
-    config = replace(decoder.config, with_scores=False)
+    config = decoder.config
     if settings.ban_pad:
         pad = decoder.verifier.special.pad
         config = replace(config, constraints=config.constraints.banning(pad))
@@ -417,12 +434,12 @@ def _forced(ids: list[int]) -> RowResult:
 def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:
     """Load everything that the settings name.
 
-    with_scores: sum the verifier's log-probabilities, which costs a little time. Raises UserError
+    with_scores: give translations log-probabilities, which costs a little time. Raises UserError
     if a file is missing or does not fit the others.
     """
-    codec, decoder, limits = load_parts(settings, with_scores)
+    codec, decoder, limits = load_parts(settings)
     glossary = None if settings.glossary is None else Glossary.of(settings.glossary, codec)
-    return SpeculativeTranslator(settings, codec, decoder, limits, glossary)
+    return SpeculativeTranslator(settings, codec, decoder, limits, glossary, with_scores)
 
 
 def number_sentences(lines: Iterable[str]) -> list[Sentence]:

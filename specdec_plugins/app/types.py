@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Protocol
 
 from specdec_plugins.decoding.stats import DecodeStats
@@ -60,13 +61,39 @@ class RankedText:
 
 
 @dataclass(frozen=True)
+class Score:
+    """How probable the verifier finds a translation that it was asked for."""
+
+    tokens: Sequence[tuple[str, float]]  # those that were chosen, eos included, in nats; not empty
+
+    @property
+    def total(self) -> float:
+        """The log-probability of the translation."""
+        return sum(score for _, score in self.tokens)
+
+    @property
+    def mean(self) -> float:
+        """The log-probability of a token, on average."""
+        return self.total / len(self.tokens)
+
+    @property
+    def least(self) -> tuple[str, float]:
+        """The least probable token."""
+        return min(self.tokens, key=itemgetter(1))
+
+
+@dataclass(frozen=True)
 class Translation:
     """A sentence's translation and its decoding statistics."""
 
     number: int
     text: str
     tokens: list[str] = field(default_factory=list)  # forced prefix included, eos not
-    score: float | None = None  # sum of the verifier's log-probabilities, eos included
+    score: float | None = None  # the verifier's log-probability of all tokens, eos included
+    mean_score: float | None = None  # of one token, on average
+    least_token: str | None = None  # the least probable one
+    least_score: float | None = None  # its log-probability
+    token_scores: list[float | None] = field(default_factory=list)  # of `tokens`; None = forced
     rounds: int = 0
     drafted: list[int] = field(default_factory=list)  # tokens per round
     accepted: list[int] = field(default_factory=list)
@@ -81,8 +108,13 @@ class Translation:
 
     @property
     def is_cut(self) -> bool:
-        """True if it reached its length limit, and the end is missing."""
-        return self.finish_reason == FinishReason.LENGTH.value
+        """True if it reached its length limit or repeated itself, and the end is missing."""
+        return self.repeats or self.finish_reason == FinishReason.LENGTH.value
+
+    @property
+    def repeats(self) -> bool:
+        """True if it was cut as it repeated itself."""
+        return self.finish_reason == FinishReason.REPETITION.value
 
     @property
     def has_failed(self) -> bool:
@@ -100,6 +132,7 @@ class Translation:
         fields = dict(vars(self))
         number, seconds, n_best = (fields.pop(name) for name in ("number", "seconds", "n_best"))
         del fields["fault"]
+        fields["token_scores"] = [one and round(one, 4) for one in self.token_scores]
         if n_best:
             fields["n_best"] = [vars(one) for one in n_best]
         return {"id": number, **fields, "milliseconds": round(seconds * 1000, 3)}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.extend import Extension
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
     Case,
@@ -21,7 +22,7 @@ from specdec_plugins.decoding.types import (
     Stateful,
     Verdict,
 )
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class DrafterSession(Session):
         case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
         return self.method.rule.judge(case), torch.zeros_like(batch.prefix.active)
 
+    def _log_probs(self, scores: Scores, extension: Extension) -> None:
+        """None, as no verifier computes them."""
+
     def _refuse_standstill(self, row: RowResult) -> None:
         raise UserError(_NOTHING)
 
@@ -82,12 +86,6 @@ class DrafterDecoder(SpeculativeDecoder):
     def __init__(
         self, drafter: Drafter, target: Unverified, config: EngineConfig | None = None
     ) -> None:
-        """Raises UserError where the config asks for scores, which only a verifier gives."""
-        require(
-            config is None or not config.with_scores,
-            "A drafter that decodes alone gives no scores, as no verifier computes them; leave out "
-            "with_scores.",
-        )
         method = Method(drafter, KeepAll(), Constant(Constant.Config()))
         super().__init__(target, method, config)
 

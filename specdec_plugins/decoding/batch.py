@@ -37,7 +37,6 @@ class Batch:
     prefix: Prefix
     params: RowParams
     budget: Tensor  # [B] int64, tokens that the next round drafts
-    log_probs: Tensor  # [B] float64, the verifier's, summed over emitted tokens
     random: HashRandom
 
     @staticmethod
@@ -47,7 +46,7 @@ class Batch:
         none = torch.zeros(0, dtype=torch.int64, device=device)
         params = DecodeParams.stack([], device)
         prefix = Prefix(none[:, None], none, none.bool(), width=0)
-        return Batch([], prefix, params, none, none.double(), HashRandom(params.seed))
+        return Batch([], prefix, params, none, HashRandom(params.seed))
 
     @staticmethod
     def open(requests: Sequence[Request], source: SourceBatch, now: float = 0.0) -> Batch:
@@ -62,7 +61,6 @@ class Batch:
             prefix=open_prefix(source, max(r.params.max_len for r in requests)),
             params=params,
             budget=torch.zeros_like(params.block_size),
-            log_probs=torch.zeros(len(requests), dtype=torch.float64, device=device),
             random=HashRandom(params.seed),
         )
 
@@ -76,7 +74,6 @@ class Batch:
             prefix=Prefix(old.tokens[index], old.lengths[index], old.active[index], width),
             params=params,
             budget=self.budget[index],
-            log_probs=self.log_probs[index],
             random=HashRandom(params.seed),
         )
 
@@ -96,7 +93,6 @@ class Batch:
             ),
             params=params,
             budget=torch.cat([self.budget, other.budget]),
-            log_probs=torch.cat([self.log_probs, other.log_probs]),
             random=HashRandom(params.seed),
         )
 

@@ -210,13 +210,13 @@ class BeamSession(Session):
             best, num_forced = row.hypotheses[0], len(row.request.forced_ids)
             emitted = best.token_ids[num_forced:]
             row.token_ids = best.token_ids
-            row.score = sum(best.token_scores[num_forced:])
+            row.token_scores = best.token_scores[num_forced:]
             forces_end = self._config.constraints.forced_last is not None
             row.finish_reason = search.reason(best, forces_end)
         else:
             row.finish_reason, row.token_ids = FinishReason.ERROR, []
         row.rounds = search.steps
-        event = RowEvent(row.id, [], 0, emitted, row)
+        event = RowEvent(row.id, [], 0, emitted, row, row.token_scores)
         self.stats.observe(event)
         self.stats.rounds += search.steps - 1  # of which it has counted one
         return event

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, LateDrafter, collate, to_host
 from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
-from specdec_plugins.decoding.extend import Extension, extend, fitting
-from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_prob
+from specdec_plugins.decoding.extend import Extension, extend, fitting, loop_end
+from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_probs
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
     AcceptanceRule,
@@ -45,7 +45,6 @@ class EngineConfig:
     max_rows: int = 32  # rows that decode at once
     compact_at: float = 0.25  # share of finished rows at which they are dropped and replaced
     constraints: Constraints = FREE  # tokens that are banned, penalised or forced
-    with_scores: bool = False  # sum the verifier's log-probabilities of emitted tokens
     measure_time: bool | None = None  # time the parts, which synchronises a GPU; None = CPU only
     clock: Callable[[], float] = time.perf_counter  # seconds; may count CPU time only
 
@@ -124,13 +123,17 @@ class Session:
         results = [RowResult(r, list(r.forced_ids)) for r in dropped]
         for index, row in enumerate(self._batch.rows):
             if row.id in ids and not row.finished:
-                row.budget = 0
-                self._batch.prefix.active[index] = False
-                self._batch.budget[index] = 0
+                self._stop(index)
                 results.append(row)
         for result in results:
             result.finish_reason = FinishReason.CANCELLED
         return [RowEvent(result.id, [], 0, [], result) for result in results]
+
+    def _stop(self, index: int) -> None:
+        """End a row between two rounds."""
+        self._batch.rows[index].budget = 0
+        self._batch.prefix.active[index] = False
+        self._batch.budget[index] = 0
 
     @torch.inference_mode()
     def close(self) -> None:
@@ -239,22 +242,26 @@ class Session:
         with self._timer.part("draft"):
             return drafter.propose(batch, width)
 
-    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Extension, Tensor]:
+    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Extension, Tensor, Tensor | None]:
         """Judge, extend, commit, and plan the next round, without synchronising the host.
 
-        Returns what was appended, and which rows failed, [B] bool.
+        Returns what was appended, which rows failed, [B] bool, and the log-probabilities of what
+        was appended, [B, K+1] float64, if a row asks for them.
         """
         batch, eos = self._batch, self.verifier.special.eos
         verdict, has_failed = self._judge(draft, scores)
         batch.prefix.active ^= has_failed  # only active rows fail
         extension = extend(batch.prefix, draft, verdict, batch.params, eos)
-        if self._config.with_scores:
-            emitted = (extension.tokens, extension.lengths)
-            batch.log_probs += leading_log_prob(scores.logits, *emitted)
+        log_probs = self._log_probs(scores, extension)
         for part in self._parts:
             part.commit(batch.prefix, Round(draft, scores, verdict))
         self._plan_budget()
-        return extension, has_failed
+        return extension, has_failed, log_probs
+
+    def _log_probs(self, scores: Scores, extension: Extension) -> Tensor | None:
+        if not any(p.with_scores for p in self._batch.params.requested):
+            return None
+        return leading_log_probs(scores.logits, extension.tokens, extension.lengths)
 
     def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
         """The rule's verdict, and the rows that failed as their logits are not finite, [B] bool."""
@@ -265,35 +272,49 @@ class Session:
         verdict = self.method.rule.judge(case)
         return verdict, failed(scores.logits, verdict.num_accepted, batch.prefix.active)
 
-    def _report(self, draft: Draft, extension: Extension, failed: Tensor) -> list[RowEvent]:
+    def _report(
+        self, draft: Draft, extension: Extension, failed: Tensor, log_probs: Tensor | None
+    ) -> list[RowEvent]:
         """Copy the round to the host, once, and turn it into events."""
-        batch, prefix = self._batch, self._batch.prefix
-        has_last = self._config.constraints.forced_last is not None
+        batch, events = self._batch, list[RowEvent]()
         told = [draft.tokens, draft.lengths, extension.tokens, extension.lengths]
         told += [extension.num_accepted, extension.ended, extension.full, failed]
-        told += [batch.log_probs, batch.budget, prefix.lengths]
-        events = []
-        for row, *values, budget, length in zip(batch.rows, *to_host(told), strict=True):
+        told += [batch.budget, batch.prefix.lengths, *([] if log_probs is None else [log_probs])]
+        for index, (row, *values) in enumerate(zip(batch.rows, *to_host(told), strict=True)):
             if row.finished:
                 continue
-            row.budget, row.length = budget, length
-            tokens, drafted, new, emitted, accepted, ended, full, broken, log_prob = values
+            tokens, drafted, new, emitted, accepted, ended, full, broken, *values = values
+            row.budget, row.length, *scores = values
             if emitted == 0 and not broken:
                 self._refuse_standstill(row)
-            draft_ids, emitted_ids = tokens[:drafted], new[:emitted]
-            row.observe(drafted, accepted, emitted_ids)
-            if ended or full:
-                # The limit may force the end of the sentence.
-                is_cut = full or (has_last and length > row.request.params.max_len)
-                row.finish_reason = FinishReason.LENGTH if is_cut else FinishReason.EOS
-                row.score = log_prob if self._config.with_scores else None
-            elif broken:
-                row.finish_reason, row.token_ids = FinishReason.ERROR, []
-            result = row if row.finished else None
-            events.append(RowEvent(row.id, draft_ids, accepted, emitted_ids, result))
-            self.stats.observe(events[-1])
-        prefix.width = max(row.length for row in batch.rows)
+            num, reason = self._reason(row, new[:emitted], ended, full)
+            if reason is FinishReason.REPETITION:
+                self._stop(index)
+            reason = FinishReason.ERROR if broken else reason
+            own = scores[0][:num] if scores and row.request.params.with_scores else []
+            result = None if reason is None else row
+            event = RowEvent(row.id, tokens[:drafted], min(accepted, num), new[:num], result, own)
+            row.observe(event)
+            row.finish_reason = reason
+            if broken:
+                row.token_ids, row.token_scores = [], []
+            self.stats.observe(event)
+            events.append(event)
+        batch.prefix.width = max(row.length for row in batch.rows)
         return events
+
+    def _reason(
+        self, row: RowResult, emitted_ids: list[int], ended: bool, full: bool
+    ) -> tuple[int, FinishReason | None]:
+        """How many of the emitted tokens count, and why the row ends with them, if it does."""
+        begin, asked = len(row.token_ids), row.request.params
+        if asked.ends_loops and (stop := loop_end([*row.token_ids, *emitted_ids], begin)):
+            return stop - begin, FinishReason.REPETITION
+        # The limit may force the end of the sentence.
+        has_last = self._config.constraints.forced_last is not None
+        if full or (ended and has_last and row.length > asked.max_len):
+            return len(emitted_ids), FinishReason.LENGTH
+        return len(emitted_ids), FinishReason.EOS if ended else None
 
     def _refuse_standstill(self, row: RowResult) -> None:
         raise RuntimeError(f"request {row.id!r} made no progress in a round")

@@ -1,10 +1,11 @@
-"""How a round extends a row: the accepted tokens, the cut after eos, the length limit.
+"""How a round extends a row: the accepted tokens, the cut after eos, the length limit, loops.
 
 Only `until_eos` decides where a sentence ends, and `up_to_eos` of `rounds.h` in the kernels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,8 @@ from torch.nn.functional import pad
 
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Verdict
+
+_LONGEST_PERIOD, _MOST_TIMES = 8, 5  # of tokens that repeat; once more is a loop
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,21 @@ class Extension:
     num_accepted: Tensor  # [B] int64, how many of these were drafted
     ended: Tensor  # [B] bool, the last emitted token is eos
     full: Tensor  # [B] bool, the row holds max_len tokens and did not end
+
+
+def loop_end(ids: Sequence[int], begin: int = 0) -> int | None:
+    """The length of the shortest text in which a few tokens stand many times in a row, or None.
+
+    ids: a text, of which the first `begin` tokens are known to be none. What was drafted has no
+    influence: the length is that at which a token more each time would have shown it.
+    """
+    for stop in range(max(begin, _MOST_TIMES) + 1, len(ids) + 1):
+        for period in range(1, min(_LONGEST_PERIOD, stop // (_MOST_TIMES + 1)) + 1):
+            first = stop - _MOST_TIMES * period
+            is_alike = ids[stop - 1] == ids[stop - 1 - period]
+            if is_alike and ids[first:stop] == ids[first - period : stop - period]:
+                return stop
+    return None
 
 
 def narrowed(draft: Draft, width: int) -> Draft:

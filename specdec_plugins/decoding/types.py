@@ -161,8 +161,7 @@ class Draft:
     @property
     def mask(self) -> Tensor:
         """[B, K] bool: which entries are proposals."""
-        columns = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return columns < self.lengths[:, None]
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
 
     @staticmethod
     def empty(num_rows: int, device: torch.device) -> Draft:
@@ -222,10 +221,7 @@ class Round:
 
 
 class Stateful(Protocol):
-    """Per-row state, as kept by verifier, drafter and schedule.
-
-    A part without state inherits these methods, which do nothing.
-    """
+    """Per-row state, as kept by verifier, drafter and schedule; by default there is none."""
 
     def admit(self, source: SourceBatch) -> None:
         """Append new rows after the present ones."""
@@ -395,6 +391,8 @@ class DecodeParams:
     no_repeat_ngram_size: int = 0  # see `Constraints`, like these two; 0 = the model's
     repetition_penalty: float = 1.0  # 1 = the model's
     banned: tuple[int, ...] = ()  # tokens that are never emitted, besides the model's
+    with_scores: bool = False  # report the log-probabilities of the emitted tokens
+    ends_loops: bool = False  # a text that repeats itself ends: see `loop_end`; not in a search
 
     def __post_init__(self) -> None:
         for name in INTEGERS:
@@ -420,6 +418,7 @@ class DecodeParams:
 class FinishReason(Enum):
     EOS = "eos"  # the row ended its sentence
     LENGTH = "length"  # it reached its max_len and was cut
+    REPETITION = "repetition"  # it repeated itself and was cut
     CANCELLED = "cancelled"
     ERROR = "error"  # the verifier's logits were NaN or infinite; no text
 
@@ -459,7 +458,7 @@ class RowResult:
 
     request: Request
     token_ids: list[int] = field(default_factory=list)  # forced prefix and eos included
-    score: float | None = None  # sum of the verifier's log-probabilities of the emitted tokens
+    token_scores: list[float] = field(default_factory=list)  # of the emitted tokens, if asked for
     rounds: int = 0
     drafted_per_round: list[int] = field(default_factory=list)
     accepted_per_round: list[int] = field(default_factory=list)
@@ -479,13 +478,14 @@ class RowResult:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
-    def observe(self, num_drafted: int, num_accepted: int, emitted_ids: list[int]) -> None:
+    def observe(self, event: RowEvent) -> None:
         """Add one round of this row."""
-        self.token_ids += emitted_ids
+        self.token_ids += event.emitted_ids
+        self.token_scores += event.token_scores
         self.rounds += 1
-        self.drafted_per_round.append(num_drafted)
-        self.accepted_per_round.append(num_accepted)
-        self.emitted_per_round.append(len(emitted_ids))
+        self.drafted_per_round.append(len(event.draft_ids))
+        self.accepted_per_round.append(event.num_accepted)
+        self.emitted_per_round.append(len(event.emitted_ids))
 
 
 @dataclass(frozen=True)
@@ -496,4 +496,5 @@ class RowEvent:
     draft_ids: list[int]  # proposed
     num_accepted: int  # drafted tokens kept, after the cuts at eos and max_len
     emitted_ids: list[int]  # appended: kept draft tokens, then the verifier's own; eos included
-    result: RowResult | None  # the finished row, on its last event only
+    result: RowResult | None = None  # the finished row, on its last event only
+    token_scores: list[float] = field(default_factory=list)  # log-probabilities, if asked for

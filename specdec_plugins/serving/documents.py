@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from specdec_plugins.app.planning import Translated
+from specdec_plugins.app.types import Score
 from specdec_plugins.documents import read
 from specdec_plugins.documents.job import Job
 from specdec_plugins.errors import UserError
@@ -34,6 +35,7 @@ class Translation:
     data: bytes
     is_cut: bool = False
     fault: str = ""
+    scores: Sequence[Score] = ()  # of its sentences, if asked for
     lost: Sequence[str] = ()  # texts that stay, as a translation would have lost markup
 
     @property
@@ -57,25 +59,31 @@ async def job_of(name: str, data: bytes) -> Job:
         raise ServiceError(_BAD, f"The document {error}") from error
 
 
-async def translate_document(service: Service, job: Job, languages: Pair) -> Translation:
+async def translate_document(
+    service: Service, job: Job, languages: Pair, with_scores: bool = False
+) -> Translation:
     """Raises ServiceError as `Service.translate`."""
     done, parts = dict[str, Translated](), [*_parts(job.texts, service.settings)]
     for part in parts:
-        best = await _translated(service, part, languages, waits=part is not parts[0])
+        best = await _translated(
+            service, part, languages, waits=part is not parts[0], with_scores=with_scores
+        )
         done.update(zip(part, best, strict=True))
     said = {text: one.text for text, one in done.items() if one.text}
     data = await asyncio.to_thread(job.written, said)
     fault = next((one.fault for one in done.values() if one.fault), "")
-    return Translation(data, any(one.is_cut for one in done.values()), fault, job.lost)
+    is_cut = any(one.is_cut for one in done.values())
+    scores = [score for one in done.values() for score in one.scores]
+    return Translation(data, is_cut, fault, scores, job.lost)
 
 
 async def _translated(
-    service: Service, part: list[str], languages: Pair, waits: bool
+    service: Service, part: list[str], languages: Pair, waits: bool, with_scores: bool
 ) -> list[Translated]:
     """waits: for a busy server, as far as the time of a request; a document is begun then."""
     while True:
         try:
-            best, _ = await service.translate(part, languages)
+            best, _ = await service.translate(part, languages, with_scores=with_scores)
             return best
         except ServiceError as error:
             if error.status != _BUSY or not waits:

@@ -43,8 +43,9 @@ class TextPlan(Plan[R]):
             request, how = part.request, replace(part.how, params=params)
             if request is not None:
                 # The first sentence has the request's seed.
-                own = replace(params, max_len=request.params.max_len, seed=next(seeds))
-                request = replace(request, params=own)
+                before = request.params
+                own = replace(params, max_len=before.max_len, ends_loops=before.ends_loops)
+                request = replace(request, params=replace(own, seed=next(seeds)))
             return replace(part, how=how, request=request, result=None, said=None)
 
         return TextPlan((Text([*map(again, t.parts)], t.end) for t in self.texts), seed)
@@ -104,6 +105,8 @@ def _how(
         in_pieces=not codec.reads_texts,
         protects=options.protect and codec.reads_raw,
         glossary=Glossary.of(options.glossary, codec) if options.glossary else None,
+        keeps_numbers=options.protect_numbers,
+        mends=options.protect and codec.reads_raw,
     )
 
 
@@ -124,7 +127,7 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     told = f"max_new_tokens {asked_len} exceeds this server's limit of {limit}."
     require(asked_len <= limit, told)
     defaults: dict[str, Any] = {"block_size": model.limits.block_size, "tau": settings.tau}
-    defaults["min_len"] = model.settings.minimum
+    defaults |= {"min_len": model.settings.minimum, "with_scores": options.details}
     if options.do_sample:
         # The tolerance of greedy requests does not apply to samples.
         defaults |= {"temperature": settings.temperature, "top_p": settings.top_p}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ from starlette.datastructures import Headers
 
 import specdec_plugins
 from specdec_plugins.app.report import kernels_in_use
+from specdec_plugins.app.types import Score
 from specdec_plugins.documents import FORMATS
 from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import documents, schemas, stream
@@ -68,12 +70,13 @@ async def post_generate_stream(
     request: Request, service: TheService, body: GenerateBody
 ) -> Response:
     """Translate a text and stream each round's tokens as server-sent events."""
-    deadline = service.deadline()
+    # The events have every detail anyway.
+    deadline, options = service.deadline(), body.parameters.model_copy(update={"details": True})
     async with service.until(deadline):
-        plan = await service.plan([body.inputs], body.parameters)
+        plan = await service.plan([body.inputs], options)
     # Submitted before the answer begins, so that a full queue still answers 429.
     subscription = Subscription(service.worker, plan.requests)
-    events = stream.events_of(service, plan, body.parameters, subscription)
+    events = stream.events_of(service, plan, options, subscription)
     return stream.EventStream(stream.written(service, events, deadline), subscription)
 
 
@@ -104,22 +107,31 @@ async def post_translate(
         work = pages(service, texts, (source, body.target), body)
         answer = await stream.while_connected(request, work)
     answer.detectedLanguage = [_detected(guesses[0])] * len(texts) if guesses else None
-    for name in ("translatedText", "alternatives", "truncated", "unreadable", "detectedLanguage"):
+    for name in (*_OF_EACH, "detectedLanguage"):
         value = getattr(answer, name)
         setattr(answer, name, value[0] if is_one and value else value)
     return answer
 
 
+# Fields of the answer that are lists if the question is one.
+_OF_EACH = ("translatedText", "alternatives", "truncated", "unreadable", "scores")
+
+
+def _scores_of(texts: Iterable[Sequence[Score]]) -> list[list[schemas.SentenceScore]]:
+    return [[schemas.SentenceScore.with_tokens(one) for one in scores] for scores in texts]
+
+
 async def _texts(
     service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
 ) -> schemas.TranslateResponse:
-    asked = body.alternatives, body.glossary
+    asked = body.alternatives, body.glossary, body.scores
     best, others = await service.translate(texts, languages, *asked)
     return schemas.TranslateResponse(
         translatedText=[one.text for one in best],
         alternatives=others if body.alternatives else None,
         truncated=[one.is_cut for one in best],
         unreadable=[one.fault or None for one in best],
+        scores=_scores_of(one.scores for one in best) if body.scores else None,
         note=service.note_on(others, body.alternatives),
     )
 
@@ -130,11 +142,12 @@ async def _pages(
     done = []
     for text in texts:
         job = await documents.job_of("page.html", text.encode())
-        done.append(await documents.translate_document(service, job, languages))
+        done.append(await documents.translate_document(service, job, languages, body.scores))
     return schemas.TranslateResponse(
         translatedText=[one.data.decode() for one in done],
         truncated=[one.is_cut for one in done],
         unreadable=[one.fault or None for one in done],
+        scores=_scores_of(one.scores for one in done) if body.scores else None,
         note=next((one.note for one in done if one.note), None),
     )
 

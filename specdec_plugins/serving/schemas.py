@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AliasChoices,
@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from starlette.datastructures import Headers, UploadFile
 from starlette.requests import Request
 
+from specdec_plugins.app import types
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.cli import declared
 from specdec_plugins.decoding.types import SEEDS, BeamParams
@@ -81,7 +82,7 @@ class Parameters(Refusing):
     top_k: Count | None = _field("sample from the k best tokens; null = from all")
     top_p: Finite | None = _setting("top_p")
     seed: Seed | None = _field("seed of samples; null = a new one, reported in details")
-    details: bool = _field("add tokens, rounds and timings to the answer", False)
+    details: bool = _field("add tokens, scores, rounds and timings to the answer", False)
     use_drafter: bool | None = _field("false = decode without drafts, one token a step")
     block_size: Count | None = _setting("block_size", Settings)
     beta: Count | None = _setting("beta")
@@ -96,6 +97,7 @@ class Parameters(Refusing):
     )
     split_sentences: bool = _field("false = every line is one sentence", True)
     protect: bool = _field("false = read placeholders, tags and addresses as words", True)
+    protect_numbers: bool = _field("keep numbers that have units, too", False)
     source_lang: str | None = _language("source_lang", "src_lang")
     target_lang: str | None = _language("target_lang", "tgt_lang")
 
@@ -111,6 +113,8 @@ class Parameters(Refusing):
             raise _refused("n_best", "must be at most num_beams")
         if self.glossary and self.size == 1:
             raise _refused("glossary", "needs a beam; omit num_beams, or ask for more")
+        if self.protect_numbers and not self.protect:
+            raise _refused("protect_numbers", "needs protect; omit one of them")
         return self
 
     @property
@@ -138,6 +142,7 @@ class TranslateRequest(Refusing):
     """A request as LibreTranslate takes it."""
 
     q: str | list[str] = Field(description="a text, or a list of texts")
+    scores: bool = _field("add how probable each sentence and token is", False)
     source: str = Field(description="language code, or 'auto' to detect it")
     target: str
     format: Literal["text", "html"] = _field("html: tags and their attributes are kept", "text")
@@ -174,8 +179,36 @@ class Subword(BaseModel):
 class Token(Subword):
     """A token and what it adds to the text."""
 
-    logprob: float | None = None  # not computed
+    logprob: float | None = None  # the model's; null = copied
     special: bool
+
+
+class ScoredToken(BaseModel):
+    text: str  # as the model has it
+    logprob: float  # nats, over the tokens that were allowed there
+
+
+class Score(BaseModel):
+    """How probable the model finds its translation; see docs/translate.md for what that says."""
+
+    logprob: float  # of all tokens, the end included
+    mean_logprob: float  # of one token
+    least: ScoredToken  # the least probable one
+
+    @classmethod
+    def of(cls, score: types.Score, **more: Any) -> Self:
+        text, logprob = score.least
+        least = ScoredToken(text=text, logprob=logprob)
+        return cls(logprob=score.total, mean_logprob=score.mean, least=least, **more)
+
+
+class SentenceScore(Score):
+    tokens: list[ScoredToken]
+
+    @classmethod
+    def with_tokens(cls, score: types.Score) -> SentenceScore:
+        tokens = [ScoredToken(text=text, logprob=logprob) for text, logprob in score.tokens]
+        return cls.of(score, tokens=tokens)
 
 
 class Speculation(BaseModel):
@@ -187,12 +220,14 @@ class Speculation(BaseModel):
     emitted: list[int]
     queue_ms: float
     decode_ms: float
+    score: Score | None = None
 
 
 class Details(BaseModel):
-    finish_reason: str  # eos_token or length
+    finish_reason: str  # eos_token, length or repetition
     generated_tokens: int
     seed: int | None = None  # of samples
+    score: Score | None = None  # of all sentences
     prefill: list[Token] = Field(default_factory=list)
     tokens: list[Token] | None = None  # null in a stream, which has sent them already
     speculation: list[Speculation] = Field(description="an entry a sentence")
@@ -201,7 +236,7 @@ class Details(BaseModel):
 class Lacks(BaseModel):
     """What a translation lacks."""
 
-    truncated: bool = False  # a sentence reached its length limit, and could not be divided
+    truncated: bool = False  # a sentence has no end: it reached its limit, or repeated itself
     unreadable: str | None = None  # why a sentence was copied: the model cannot read it
 
 
@@ -280,6 +315,8 @@ class TranslateResponse(BaseModel):
     alternatives: list[str] | list[list[str]] | None = None
     truncated: bool | list[bool] = False  # as in `Lacks`; a list if q is one
     unreadable: str | list[str | None] | None = None
+    # Of each sentence, if scores were asked for; a list of lists if q is a list.
+    scores: list[SentenceScore] | list[list[SentenceScore]] | None = None
     note: str | None = None  # why there are fewer alternatives, or what is not translated
     detectedLanguage: Detected | list[Detected] | None = None  # noqa: N815
 

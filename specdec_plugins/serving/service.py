@@ -160,6 +160,7 @@ class Service:
         languages: tuple[str | None, str | None] = (None, None),
         num: int = 0,
         glossary: dict[str, str] | None = None,
+        with_scores: bool = False,
     ) -> tuple[list[Translated], list[list[str]]]:
         """The translation of each text, and up to `num` others, the best of a beam search.
 
@@ -167,7 +168,7 @@ class Service:
         """
         named: Any = dict(zip(("source_lang", "target_lang"), languages, strict=True))
         named["glossary"] = glossary
-        asked, size = Parameters(**named), min(num + 1, _MOST_BEAMS)
+        asked, size = Parameters(**named, details=with_scores), min(num + 1, _MOST_BEAMS)
         plan = await self.plan(texts, asked, 1 + bool(num))
         plans = [plan]
         if num:

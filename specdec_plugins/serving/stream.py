@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from specdec_plugins.app.codec import RunningText
 from specdec_plugins.app.planning import Part, Text, Translated
 from specdec_plugins.app.ranking import ranked
+from specdec_plugins.app.types import Score
 from specdec_plugins.decoding.types import RowEvent
 from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError
@@ -45,26 +47,36 @@ async def generate(service: Service, text: str, options: Parameters) -> schemas.
             for one in found
         ]
     if options.details:
-        answer.details = make_details(plan, options)
+        answer.details = make_details(plan, options, one)
         sentences = [(GrowingSentence(service.model, part), part.result) for part in done.parts]
         answer.details.tokens = await service.with_text(
-            lambda: [t for s, row in sentences for t in s.add(row.token_ids if row else [])]
+            lambda: [t for s, row in sentences for t in s.add(*_tokens_of(row))]
         )
     return answer
 
 
-def make_details(plan: TextPlan[BatchRow], options: Parameters) -> schemas.Details:
+def _tokens_of(row: BatchRow | None) -> tuple[list[int], list[float]]:
+    return (row.token_ids, row.token_scores) if row else ([], [])
+
+
+def make_details(
+    plan: TextPlan[BatchRow], options: Parameters, done: Translated
+) -> schemas.Details:
     """Decoding statistics of a text's sentences."""
     [text] = plan.texts
+    every = [pair for one in done.scores for pair in one.tokens]
     return schemas.Details(
-        finish_reason="length" if text.is_cut else "eos_token",
+        finish_reason=done.reason.value if done.is_cut else "eos_token",
         generated_tokens=sum(len(row.token_ids) for row in text.results),
         seed=plan.seed if options.do_sample else None,
-        speculation=[_speculation(row) for row in text.results],
+        score=schemas.Score.of(Score(every)) if every else None,
+        speculation=[_speculation(part) for part in text.parts if part.result is not None],
     )
 
 
-def _speculation(row: BatchRow) -> schemas.Speculation:
+def _speculation(part: Part[BatchRow]) -> schemas.Speculation:
+    row = part.result
+    assert row is not None
     events = [one.event for one in row.rounds]
     return schemas.Speculation(
         rounds=len(events),
@@ -73,6 +85,7 @@ def _speculation(row: BatchRow) -> schemas.Speculation:
         emitted=[len(event.emitted_ids) for event in events],
         queue_ms=_ms(row.rounds[-1].queue_seconds),
         decode_ms=_ms(row.decode_seconds),
+        score=schemas.Score.of(part.score) if part.score else None,
     )
 
 
@@ -95,8 +108,10 @@ class GrowingSentence:
         self._shown = ""  # the text, without an incomplete character at its end
         self.text = ""
 
-    def add(self, ids: Sequence[int]) -> list[Token]:
+    def add(self, ids: Sequence[int], scores: Sequence[float]) -> list[Token]:
         """Append the next tokens; a sentence that is copied is one token, of no number.
+
+        scores: their log-probabilities; none if nobody asked for them.
 
         A token that changes text that was already sent adds nothing: the last event's text is the
         one to keep.
@@ -105,13 +120,13 @@ class GrowingSentence:
             copied = self._gap + self._part.text
             return [Token(id=self._model.unk, text=copied, special=False)]
         tokens = []
-        for token_id in ids:
+        for token_id, score in zip_longest(ids, scores):
             text = self._running.add(self._model.codec.tokens([token_id]))
             shown = text.rstrip(_INCOMPLETE)
             added = shown[len(self._shown) :] if shown.startswith(self._shown) else ""
             told = "" if self._part.read.mask else self._gap + added
             special = token_id == self._model.eos
-            tokens.append(Token(id=token_id, text=told, special=special))
+            tokens.append(Token(id=token_id, text=told, logprob=score, special=special))
             self.text, self._shown, self._gap = self._part.filled(text), shown, ""
         return tokens
 
@@ -135,10 +150,9 @@ async def events_of(
     for part in parts:
         sentence, index, row = GrowingSentence(service.model, part), 0, rows.get(part, 0)
         async for one in _copied() if part.request is None else subscription.rounds(row):
-            ids, is_last = (
-                (one.event.emitted_ids, one.event.result is not None) if one else ([], True)
-            )
-            tokens = await service.with_text(partial(sentence.add, ids))
+            ids, scores = (one.event.emitted_ids, one.event.token_scores) if one else ([], [])
+            is_last = one is None or one.event.result is not None
+            tokens = await service.with_text(partial(sentence.add, ids, scores))
             if part.read.mask is None:
                 part.said = sentence.text
             elif is_last:
@@ -171,7 +185,7 @@ async def _end(
     done = await service.with_text(lambda: Translated.of(text))
     last.token.text += text.end
     last.generated_text, last.truncated = done.text, done.is_cut
-    last.unreadable, last.details = done.fault or None, make_details(plan, options)
+    last.unreadable, last.details = done.fault or None, make_details(plan, options, done)
 
 
 async def _whole(service: Service, text: Text[BatchRow], part: Part[BatchRow]) -> str:

@@ -53,6 +53,7 @@ _ASKED = {
     "max_len_b": "max_new_tokens",
     "split": "split_sentences",
     "protect": "protect",
+    "protect_numbers": "protect_numbers",
 }
 _COUNTS = ("drafted", "accepted", "emitted")  # tokens of each round
 _HEEDED_HERE = ("on_unreadable",)  # of an answer
@@ -282,15 +283,22 @@ class Server:
         # An earlier server refuses what it cannot read, and does not say what it cuts.
         fault = answer.get("unreadable") or ""
         require(self._copies or not fault, f"{line.where}: {fault}")
-        reason = FinishReason.LENGTH if answer.get("truncated") else FinishReason.EOS
-        rounds = (answer.get("details") or {}).get("speculation", [])
+        details = answer.get("details") or {}
+        told = details.get("finish_reason", FinishReason.LENGTH.value)
+        reason = told if answer.get("truncated") else FinishReason.EOS.value
+        rounds, score = details.get("speculation", []), details.get("score") or {}
         counts: dict[str, Any] = {n: [num for one in rounds for num in one[n]] for n in _COUNTS}
+        least = score.get("least") or {}
         done = Translation(
             line.number,
             answer["generated_text"],
             rounds=sum(one["rounds"] for one in rounds),
-            finish_reason=UNREADABLE if fault else reason.value,
+            finish_reason=UNREADABLE if fault else reason,
             seconds=sum(one["decode_ms"] for one in rounds) / 1000,
+            score=score.get("logprob"),
+            mean_score=score.get("mean_logprob"),
+            least_token=least.get("text"),
+            least_score=least.get("logprob"),
             fault=fault,
             n_best=[
                 RankedText(one["generated_text"], [], one["score"], one["logprob"], [])

@@ -74,6 +74,11 @@ class BatchRow:
         return [token_id for one in self.rounds for token_id in one.event.emitted_ids]
 
     @property
+    def token_scores(self) -> list[float]:
+        """Their log-probabilities, if asked for."""
+        return [score for one in self.rounds for score in one.event.token_scores]
+
+    @property
     def hypotheses(self) -> list[Hypothesis]:
         """What a beam search has found, the best first, without what was forced."""
         last = self.rounds[-1].event.result if self.rounds else None

@@ -56,6 +56,18 @@ _KINDS = {
     ),
 }
 _ANY = re.compile("|".join(f"(?P<{name}>{kind})" for name, kind in _KINDS.items()))
+_NUMBER = r"(?:\d{1,3}(?:[ \u00a0\u202f]\d{3}){1,8}(?!\d)|\d{1,20})(?:[.,'’]\d{1,20}){0,8}"
+_UNIT = (
+    r"[kKMGTP]i?B(?:/s)?|[kKMGT]?bit(?:/s)?|[kMGT]?bps|B|[kMGT]b/s|[YZEPTGMkmcdnµμ]?m(?:/s)?[²³23]?"
+    r"|km/h|mph|[kmµμn]?g|[mcd]?[lL]|[nµμm]?s|min|h|[kMGT]?Hz|[kMGm]?W|[kMG]?Wh|m?Ah|mA|[mk]?V|k?J"
+    r"|k?cal|[kM]?Pa|bar|psi|[kMG]?N|Nm|k?Ω|K|t|lbs?|oz|ft|yd|mi|px|pt|r?em|dpi|ppi|fps|rpm"
+    r"|°[CF]?|[%‰€£¥$]|EUR|USD|GBP|CHF|JPY|dB"
+)
+_MEASURE = re.compile(
+    rf"(?<![\w.,])(?:[-+−±~]?{_NUMBER}(?:\s?[-–×x/]\s?{_NUMBER})?"
+    rf"[ \u00a0\u202f]?(?:{_UNIT})(?!/?\w)"
+    rf"|[-+−]?[$€£¥][ \u00a0]?{_NUMBER}(?!\w))"
+)
 _ADDRESSES = {"url", "path", "drive", "flag"}
 _BRACE = re.compile(r"[{}]")
 _TRAILING = ".,;:!?)]}'’»›…"  # that end a sentence rather than an address
@@ -86,6 +98,11 @@ def spans_of(text: str) -> list[tuple[int, int]]:
             begin, _ = found.pop()
         found.append((begin, at))
     return found
+
+
+def measures_of(text: str) -> list[tuple[int, int]]:
+    """Begin and end of each number that has a unit: 5 GB, 20 °C, 3.5 %, $10."""
+    return [found.span() for found in _MEASURE.finditer(text)]
 
 
 def united(*lists: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,15 @@ def test_made_strings_keep_their_spans(model: SpeculativeTranslator, pieces: lis
     assert [*map(str.isspace, done.text)][:1] == [*map(str.isspace, source)][:1]
     streamed = [*model.stream(source)]
     assert streamed[-1] == done.text
+
+
+def test_numbers_with_units_are_kept_where_that_is_asked_for(model: SpeculativeTranslator) -> None:
+    settings = replace(model.settings, protect_numbers=True)
+    keeping = SpeculativeTranslator(settings, model.codec, model.decoder, model.limits)
+    text = "The update needs 1,250.5 MB, and costs $3.50 a month."
+    done, plain = keeping.translate(text).text, model.translate(text).text
+    assert all(done.count(measure) == 1 for measure in ("1,250.5 MB", "$3.50"))
+    assert done != plain
 
 
 def test_accents_of_their_own_are_read_as_those_of_letters(model: SpeculativeTranslator) -> None:

@@ -176,7 +176,7 @@ def test_pieces_are_joined_as_their_language_is_written(
 
 def test_unknown_words_and_loops_are_decoded_once_more() -> None:
     """With what they show banned, as often as that helps; and never what was asked for so."""
-    how: How = replace(picky()._how(Sentence(1, "a"), codec(), None), protects=True)
+    how: How = replace(picky()._how(Sentence(1, "a"), codec(), None), protects=True, mends=True)
 
     def again(part: Part[RowResult], ids: list[int]) -> Part[RowResult]:
         assert part.request is not None
@@ -196,5 +196,5 @@ def test_unknown_words_and_loops_are_decoded_once_more() -> None:
     assert again(second, [4, *[6, 7] * 6, 2]) is second
     [part] = how.parts(" ".join(["a b"] * 9), "1", seed=5)
     assert again(part, [*[6, 7] * 9, 2]) is part  # as the source does
-    plain: list[Part[RowResult]] = replace(how, protects=False).parts("a b", "1", seed=5)
+    plain: list[Part[RowResult]] = replace(how, mends=False).parts("a b", "1", seed=5)
     assert again(plain[0], [3, 2]) is plain[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -33,10 +34,10 @@ def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Reques
     return Request(name, [*words, EOS], DecodeParams(block_size=block, max_len=max_len))
 
 
-def alone(drafter: ScriptedDrafter, max_rows: int = 2, **config: bool) -> DrafterDecoder:
+def alone(drafter: ScriptedDrafter, max_rows: int = 2) -> DrafterDecoder:
     size = len(DICTIONARY)
     target = Unverified(size, DICTIONARY.special, torch.device("cpu"), source_vocab_size=size)
-    return DrafterDecoder(drafter, target, EngineConfig(max_rows, **config))
+    return DrafterDecoder(drafter, target, EngineConfig(max_rows))
 
 
 def plain(config: EngineConfig) -> SpeculativeDecoder:
@@ -78,8 +79,9 @@ def test_a_silent_drafter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_drafter_alone_gives_no_scores() -> None:
-    with pytest.raises(UserError, match="gives no scores, .* leave out with_scores"):
-        alone(ScriptedDrafter(), with_scores=True)
+    asked = request("1", 4)
+    asked = replace(asked, params=replace(asked.params, with_scores=True))
+    assert [r.token_scores for r in alone(ScriptedDrafter()).run([asked])] == [[]]
 
 
 def test_latency_runs_from_joining_to_the_end() -> None:

@@ -278,14 +278,13 @@ def test_a_beam_of_one_scores_as_greedy_decoding_does(int8: bool) -> None:
     network = with_fast_products(transformer().float(), int8)
     verifier, jobs = (
         TransformerVerifier(network, SPECIAL),
-        requests(9, lambda i: i % 3, block_size=0),
+        requests(9, lambda i: i % 3, block_size=0, with_scores=True),
     )
-    config = EngineConfig(4, with_scores=True)
-    plain = SpeculativeDecoder(verifier, method_of(None), config).decode(jobs)
+    plain = SpeculativeDecoder(verifier, method_of(None), EngineConfig(4)).decode(jobs)
     found = search(verifier, with_beam(jobs, size=1, finishing="first"))
     for one, other in zip(found, plain, strict=True):
         assert one.token_ids == other.token_ids
-        assert one.score == pytest.approx(other.score, abs=1e-10)  # sums of float64
+        assert one.token_scores == pytest.approx(other.token_scores, abs=1e-10)  # in float64
 
 
 @pytest.mark.parametrize("finishing", FINISHING)

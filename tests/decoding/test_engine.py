@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -210,15 +211,40 @@ def test_ids_are_unique_among_the_unfinished() -> None:
     assert len(running) == 2
 
 
-def test_scores_are_sums_of_log_probabilities() -> None:
-    jobs = requests(6, num_forced=lambda i: i % 3, block_size=4, max_len=15)
-    for job, result in zip(jobs, decoder(max_rows=4, with_scores=True).decode(jobs), strict=True):
-        tokens, total = [SPECIAL.start, *result.token_ids], 0.0
+def test_tokens_have_log_probabilities_where_they_are_asked_for() -> None:
+    some = requests(6, num_forced=lambda i: i % 3, block_size=4, max_len=15)
+    jobs = [replace(r, params=replace(r.params, with_scores=i != 2)) for i, r in enumerate(some)]
+    events = dict[str, list[float]]()
+    for event in decoder(max_rows=4).events(jobs):
+        events.setdefault(event.id, []).extend(event.token_scores)
+    plain = decoder(max_rows=4).decode(some)
+    for job, result, other in zip(jobs, decoder(max_rows=4).decode(jobs), plain, strict=True):
+        tokens, scores = [SPECIAL.start, *result.token_ids], list[float]()
         for i in range(len(job.forced_ids) + 1, len(tokens)):
             row = TABLE[job.source_ids[0], i, tokens[i - 1]].log_softmax(-1)
-            total += float(row[tokens[i]])
-        assert result.score == pytest.approx(total, abs=1e-9)
-    assert decoder().decode(jobs)[0].score is None
+            scores.append(float(row[tokens[i]]))
+        assert result.token_scores == pytest.approx(scores if job.params.with_scores else [])
+        assert events[job.id] == result.token_scores
+        assert (other.token_ids, other.token_scores) == (result.token_ids, [])
+
+
+@pytest.mark.parametrize("script", [None, "partly", "always"])
+def test_a_loop_ends_a_row_at_the_token_that_completes_it(script: str | None) -> None:
+    steady = TABLE[:, :1].expand_as(TABLE)  # a token depends on the one before alone
+    drafter = ScriptedDrafter(steady, SCRIPTS[script]) if script else None
+    looping = SpeculativeDecoder(TableVerifier(steady), method_of(drafter), EngineConfig(4))
+    options = {"block_size": lambda i: i % 9, "max_len": 60, "ends_loops": lambda i: i != 3}
+    reasons = dict[str, FinishReason | None]()
+    for job, result in zip(jobs := requests(12, **options), looping.decode(jobs), strict=True):
+        text = oracle(steady, job)
+        begun = ["".join(map(chr, text[:n])) for n in range(len(text) + 1)]
+        loops = (n for n, one in enumerate(begun) if re.search(r"(.{1,8})\1{5}\Z", one, re.DOTALL))
+        wanted = text[: next(loops, None)] if job.params.ends_loops else text
+        reasons[job.id] = result.finish_reason
+        assert result.token_ids == wanted
+        assert sum(result.emitted_per_round) == len(wanted)
+        assert (result.finish_reason is FinishReason.REPETITION) == (wanted != text)
+    assert {*reasons.values()} >= {FinishReason.REPETITION, FinishReason.LENGTH}
 
 
 class Stuck(Exact):
@@ -302,17 +328,17 @@ class Broken(TableVerifier):
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("rule", RULES.names())
 def test_a_row_whose_logits_are_no_numbers_ends_at_once(rule: str, bad: float) -> None:
-    jobs = requests(5, block_size=3, max_len=20, min_len=9)
+    jobs = requests(5, block_size=3, max_len=20, min_len=9, with_scores=True)
     chosen = method("partly", rule)
     healthy = SpeculativeDecoder(TableVerifier(TABLE), chosen, EngineConfig(3)).decode(jobs)
-    decoder = SpeculativeDecoder(Broken(bad), chosen, EngineConfig(3, with_scores=True))
+    decoder = SpeculativeDecoder(Broken(bad), chosen, EngineConfig(3))
     events = [event for event in decoder.events(jobs) if event.id == "r1"]
     assert [event.emitted_ids for event in events][-1] == []
     assert sum(len(event.emitted_ids) for event in events) < 7  # no junk up to the longest
     for job, result, expected in zip(jobs, decoder.decode(jobs), healthy, strict=True):
         if job.id == "r1":
             assert result.finish_reason is FinishReason.ERROR
-            assert (result.token_ids, result.score) == ([], None)
+            assert (result.token_ids, result.token_scores) == ([], [])
         else:
             assert result.token_ids == expected.token_ids
 

@@ -24,6 +24,7 @@ from tests.serving.toys import (
     ToyCodec,
     expected,
     expected_ids,
+    expected_scores,
     running,
     toy_model,
     wait_until,
@@ -105,6 +106,28 @@ def test_no_way_of_speculating_changes_the_text(
     server: Running, parameters: dict[str, Any]
 ) -> None:
     assert generate(server, **parameters)["generated_text"] == WANTED
+
+
+def test_every_answer_tells_how_probable_it_is(server: Running) -> None:
+    """Every token, as the verifier's table has it, each sentence, and the text."""
+    details = generate(server)["details"]
+    wanted = [score for one in ("w0 w1.", "w5 w2.", "w7") for score in expected_scores(one)]
+    assert [t["logprob"] for t in details["tokens"]] == pytest.approx(wanted)
+    assert details["score"]["mean_logprob"] == pytest.approx(sum(wanted) / len(wanted))
+    assert details["score"]["least"]["logprob"] == pytest.approx(min(wanted))
+    assert sum(s["score"]["logprob"] for s in details["speculation"]) == pytest.approx(sum(wanted))
+    streamed = stream(server, TEXT)
+    assert [e["token"]["logprob"] for e in streamed] == pytest.approx(wanted)
+    assert streamed[-1]["details"]["score"] == details["score"]
+    asked = {"q": [TEXT, ""], "scores": True, **LANGUAGES}
+    for form in ("text", "html"):
+        [own, none] = server.client.post("/translate", json={**asked, "format": form}).json()[
+            "scores"
+        ]
+        assert (len(own), none) == (3, [])
+        assert [t["logprob"] for s in own for t in s["tokens"]] == pytest.approx(wanted)
+    plain = server.client.post("/translate", json={"q": TEXT, **LANGUAGES}).json()
+    assert plain["scores"] is None
 
 
 def test_overrides_reach_the_engine(server: Running) -> None:

@@ -86,6 +86,9 @@ class ToyCodec:
         stop = ids.index(SPECIAL.eos) if SPECIAL.eos in ids else len(ids)
         return [f"t{i}" for i in ids[:stop]]
 
+    def symbol(self, token_id: int) -> str:
+        return f"t{token_id}"
+
     def text(self, tokens: Sequence[str]) -> str:
         return " ".join(tokens)
 
@@ -153,6 +156,13 @@ def expected_ids(sentence: str, max_len: int = MAX_LEN) -> list[int]:
     """Greedy decoding by definition."""
     ids = ToyCodec().source_ids(sentence)
     return oracle(TABLE, Request("oracle", ids, DecodeParams(max_len=max_len)))
+
+
+def expected_scores(sentence: str) -> list[float]:
+    """The log-probabilities of these tokens."""
+    [key, *_], ids = ToyCodec().source_ids(sentence), expected_ids(sentence)
+    rows = (TABLE[key, at, last] for at, last in enumerate([SPECIAL.start, *ids[:-1]], 1))
+    return [float(row.log_softmax(-1)[i]) for row, i in zip(rows, ids, strict=True)]
 
 
 def expected(sentence: str, max_len: int = MAX_LEN) -> str:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specdec_plugins.formats.text import PROTECTED
-from specdec_plugins.text.spans import around, masked, spans_of, stand_ins
+from specdec_plugins.text.spans import around, masked, measures_of, spans_of, stand_ins, united
 
 SPANS = {
     "{{name}}, you have %d new messages": ["{{name}}", "%d"],
@@ -57,6 +57,22 @@ SPANS = {
     "I/O, and/or, 24/7, 1/2, 10:30, C#, $5, a < b > c": [],
     "Note: AT&T's e-mail; see (a), [b] or {c d}.": [],
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("It needs 5 GB of RAM, and 3.5 kg.", ["5 GB", "3.5 kg"]),
+        (
+            "at 20 °C or -5°C; 50% more, 1,299.00 €, $5",
+            ["20 °C", "-5°C", "50%", "1,299.00 €", "$5"],
+        ),
+        ("10–20 MB/s, 5x7 cm, 10 km/h, 1 000 kg", ["10–20 MB/s", "5x7 cm", "10 km/h", "1 000 kg"]),
+        ("Chapter 5 in a book, 3 cats, 10.0.0.1, v1.2, 5%d, 16:9, 2 Bs, 3 t/a", []),
+    ],
+)
+def test_numbers_with_units_are_found(text: str, wanted: list[str]) -> None:
+    assert [text[begin:end] for begin, end in measures_of(text)] == wanted
 
 
 @pytest.mark.parametrize("text", SPANS)
@@ -141,11 +157,12 @@ def test_punctuation_beside_a_span_is_not_translated() -> None:
 @pytest.mark.parametrize(
     "piece",
     [".", "<", "{", "%", "a@", "/", "a/", "{a,plural,", "`", "<a ", "&a", "http://", ")", "a."]
-    + [":a", "<a>", "<!--", "{{", "{%", "{a,", "$a->", "~/", " <b>", "{x} ", "a_", "--a", "("],
+    + [":a", "<a>", "<!--", "{{", "{%", "{a,", "$a->", "~/", " <b>", "{x} ", "a_", "--a", "("]
+    + ["1", "1 ", "1,", "1 000", "1-", "$"],
 )
 def test_no_text_takes_long(piece: str) -> None:
     text = (piece * 20_000)[:20_000]
     began = time.thread_time()
-    masked(text)
+    masked(text, united(spans_of(text), measures_of(text)))
     assert sum(1 for _ in around(text, spans_of(text)))
     assert time.thread_time() - began < 1.0

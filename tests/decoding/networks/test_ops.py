@@ -18,7 +18,7 @@ from specdec_plugins.decoding.networks.cpu.ops import (
     best,
     largest,
     leading_best,
-    leading_log_prob,
+    leading_log_probs,
     leading_true,
     log_total,
     rank,
@@ -103,7 +103,7 @@ def test_logits_are_read_alike(random: torch.Generator) -> None:
     counts = integers(0, num_drafted + 1, (num_rows,), random)
     tokens[torch.arange(num_drafted + 1) >= counts[:, None]] = 10**6  # junk
     check_alike(lambda: leading_best(logits, drafted, lengths))
-    sums = both(lambda: leading_log_prob(logits, tokens, counts))
+    sums = both(lambda: leading_log_probs(logits, tokens, counts))
     torch.testing.assert_close(*sums, rtol=1e-5, atol=1e-5)  # normalised in float32
 
 
@@ -197,11 +197,11 @@ LOGITS = torch.zeros(1, 2, 4)
         (lambda: rank(LOGITS, torch.tensor([[1, 2**33]])), IndexError, "8589934592 is not in the"),
         (lambda: rank(LOGITS, torch.tensor([[1, -1]])), IndexError, "token -1 is not in the"),
         (
-            lambda: leading_log_prob(LOGITS, torch.tensor([[1, 4]]), 2 * ONE),
+            lambda: leading_log_probs(LOGITS, torch.tensor([[1, 4]]), 2 * ONE),
             IndexError,
             "token 4 is not in the vocabulary",
         ),
-        (lambda: leading_log_prob(LOGITS, ONE[None], ONE), ValueError, "differ in columns"),
+        (lambda: leading_log_probs(LOGITS, ONE[None], ONE), ValueError, "differ in columns"),
         (lambda: leading_best(LOGITS[0], ONE[None], ONE), TypeError, "incompatible function"),
         (lambda: leading_best(LOGITS, ONE[None], torch.ones(2).long()), ValueError, "in rows"),
         (lambda: leading_best(LOGITS, torch.zeros(1, 3).long(), ONE), ValueError, "in columns"),
@@ -224,7 +224,7 @@ def test_lengths_past_a_draft_count_for_its_end() -> None:
     logits = torch.zeros(1, 2, 8)
     logits[..., 3] = 1
     check_alike(lambda: leading_best(logits, torch.tensor([[3]]), torch.tensor([5])))
-    sums = both(lambda: leading_log_prob(logits, torch.tensor([[3, 4]]), torch.tensor([5])))
+    sums = both(lambda: leading_log_probs(logits, torch.tensor([[3, 4]]), torch.tensor([5])))
     torch.testing.assert_close(*sums)
 
 

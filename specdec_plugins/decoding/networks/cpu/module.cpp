@@ -213,7 +213,7 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("leading_best", &leading_best, arg("logits"), arg("draft"), arg("num_kept"),
              arg("behind"), arg("threads"), Unlocked());
   module.def("failed", &failed, arg("logits"), arg("columns"), arg("active"), arg("out"));
-  module.def("leading_log_prob", &leading_log_prob, arg("logits"), arg("counted"), arg("sums"),
+  module.def("leading_log_probs", &leading_log_probs, arg("logits"), arg("counted"), arg("out"),
              arg("threads"), Unlocked());
   module.def("best_paths", &best_paths, arg("logits"), arg("before"), arg("bigrams"),
              arg("weight"), arg("candidates"), arg("paths"), arg("threads"), Unlocked());

@@ -138,8 +138,8 @@ def leading_best(logits: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tens
     return num_kept, behind
 
 
-def leading_log_prob(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
-    """Sum of the log-probabilities of each row's first tokens: [B] float64.
+def leading_log_probs(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """The log-probabilities of each row's first tokens, 0 for the rest: [B, N] float64.
 
     logits: [B, N, V], tokens: [B, N] int64, of which `lengths` [B] int64 count. Normalised in
     float32 at least; in float64 it would cost as much as the verifier's projection.
@@ -150,12 +150,12 @@ def leading_log_prob(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
         counts = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
         known = tokens.masked_fill(~counts, 0)  # junk may not be a token id
         log_probs = logits.gather(-1, known[..., None])[..., 0].double() - total
-        return log_probs.masked_fill(~counts, 0.0).sum(1)
-    sums = torch.empty(len(tokens), dtype=torch.float64)
-    native.leading_log_prob(
-        logits=logits, counted=(tokens, lengths), sums=sums, threads=torch.get_num_threads()
+        return log_probs.masked_fill(~counts, 0.0)
+    out = torch.empty(tokens.shape, dtype=torch.float64)
+    native.leading_log_probs(
+        logits=logits, counted=(tokens, lengths), out=out, threads=torch.get_num_threads()
     )
-    return sums
+    return out
 
 
 def rank(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -311,24 +311,25 @@ inline void failed(const Floats<3>& logits, const Integers<1>& columns,
   }
 }
 
-inline void leading_log_prob(const Floats<3>& logits, const Ragged& counted,
-                             const Tensor<double, 1>& sums, int threads) {
+// Of the first tokens of each row; 0 for the rest.
+inline void leading_log_probs(const Floats<3>& logits, const Ragged& counted,
+                              const Tensor<double, 2>& out, int threads) {
   const Integers<2>& tokens = counted.tokens;
   const Integers<1>& lengths = counted.lengths;
   const int64_t columns = logits.size(1);
   const int width = int(logits.size(2));
-  check_same("rows", logits.size(0), tokens.size(0), lengths.size(0), sums.size(0));
-  check_same("columns", columns, tokens.size(1));
+  check_same("rows", logits.size(0), tokens.size(0), lengths.size(0), out.size(0));
+  check_same("columns", columns, tokens.size(1), out.size(1));
   const auto log_total_of = best_isa().log_total_of;
-  for_rows(sums.count(), threads, [&](int64_t row) {
-    double sum = 0;
-    const int64_t length = std::min(lengths.data[row], columns);
-    for (int64_t entry = row * columns; entry < row * columns + length; ++entry) {
+  for_rows(logits.size(0), threads, [&](int64_t row) {
+    for (int64_t column = 0; column < columns; ++column) {
+      const int64_t entry = row * columns + column;
+      out.data[entry] = 0;
+      if (column >= lengths.data[row]) continue;
       const float* own = logits.data + entry * width;
       check_token(tokens.data[entry], width);
-      sum += double(own[tokens.data[entry]]) - log_total_of(own, width);
+      out.data[entry] = double(own[tokens.data[entry]]) - log_total_of(own, width);
     }
-    sums.data[row] = sum;
   });
 }
 
