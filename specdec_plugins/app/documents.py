@@ -14,10 +14,10 @@ from specdec_plugins.app.files import FileOptions
 from specdec_plugins.app.main import Run, Worker
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus.cli import build, check, option
-from specdec_plugins.documents import FORMATS, read
+from specdec_plugins.documents import BILINGUAL, FORMATS, read
 from specdec_plugins.documents.job import CHOICES, Job, read_memory
 from specdec_plugins.errors import located, require, run_command
-from specdec_plugins.formats.output import check_output, is_file, written_whole
+from specdec_plugins.formats.output import check_output, is_file, is_same_place, written_whole
 
 _BREAK = re.compile(r"(\r\n|[\r\n])")
 _SHOWN = 60  # characters of a text in a message
@@ -97,7 +97,9 @@ class _Document:
         require(not beside, f"{self.path}: {told}")
         require("input_path" not in self.given, "--input-path and FILE exclude each other.")
         require(is_file(output), "a document is written whole; name the file to write with -o.")
-        check_output(output, inputs=[self.path, self.how.memory])
+        has_both = PurePath(self.path).suffix.lower() in BILINGUAL
+        source = None if has_both and is_same_place(self.path, output) else self.path
+        check_output(output, inputs=[source, self.how.memory])
         with located(self.path):
             job = self._job()
         parts = {text: _BREAK.split(text) for text in job.texts}
@@ -120,10 +122,13 @@ class _Document:
             data = Path(self.path).read_bytes()
         except OSError as error:
             require(False, f"cannot be read ({error.strerror}); check the name.")
-        settings = getattr(self.worker, "settings", None)
-        pair = (getattr(settings, f"{side}_lang", None) for side in ("source", "target"))
-        memory = read_memory(self.how.memory, *pair) if self.how.memory else None
+        memory = read_memory(self.how.memory, *self._languages()) if self.how.memory else None
         return Job(read(self.path, data), self.how.units, memory)
+
+    def _languages(self) -> tuple[str | None, str | None]:
+        """Those that were asked for."""
+        settings = getattr(self.worker, "settings", None)
+        return getattr(settings, "source_lang", None), getattr(settings, "target_lang", None)
 
     def _translate(self, texts: Sequence[str], output: str) -> int:
         sentences = [
@@ -134,8 +139,9 @@ class _Document:
         return Run(self.worker, files, self.name, sentences).run()
 
     def _write(self, job: Job, translations: Mapping[str, str], output: str) -> None:
-        with written_whole(Path(output)) as part:
-            part.write_bytes(job.written(translations))
+        language = self.worker.target_lang if job.texts else self._languages()[1]
+        with written_whole(Path(os.path.realpath(output))) as part:
+            part.write_bytes(job.written(translations, language))
         for text in job.lost:
             self._say(f"{text[:_SHOWN]!r}: stays, as its translation would have lost markup.")
         if not self.files.quiet:

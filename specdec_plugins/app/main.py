@@ -155,6 +155,10 @@ class Worker(Protocol):
     def origin(self) -> dict[str, dict[str, Any]]:
         """What the lines of an output depend on; see `loading.origin`."""
 
+    @property
+    def target_lang(self) -> str | None:
+        """The language of the translations, as far as it is known."""
+
     def start(self, files: FileOptions, say: Callable[[str], object]) -> None:
         """Get ready, after the cheap checks and before anything is written."""
 
@@ -174,6 +178,16 @@ class Here:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._diagnosis: Diagnosis | None = None
+        self._loaded: SpeculativeTranslator | None = None
+
+    @property
+    def target_lang(self) -> str | None:
+        return self._loaded.codec.target_lang if self._loaded else self.settings.target_lang
+
+    @property
+    def _translator(self) -> SpeculativeTranslator:
+        assert self._loaded is not None, "not started"
+        return self._loaded
 
     def ask(self) -> int:
         """Translate what is typed at a terminal."""
@@ -195,7 +209,7 @@ class Here:
         if path is not None and settings.drafts and settings.needs.network is None:
             say(f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint.")
         self._size = files.buffer_size
-        self._translator = load_translator(settings, with_scores=bool(files.json_path))
+        self._loaded = load_translator(settings, with_scores=bool(files.json_path))
         self._diagnosis = Diagnosis(self._translator) if files.diagnose else None
 
     def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:

@@ -32,6 +32,11 @@ FORMATS: dict[str, Callable[[bytes], Document]] = {
     ".docx": word.read_docx,
     ".txt": pages.read_text,
 }
+# Whose translations stand beside their texts.
+BILINGUAL = {".po", ".xliff", ".xlf", ".ts"}
+# What may mark the key of a label.
+_MARKS = dict.fromkeys((".ts", ".resx", ".properties"), "&")
+_MARKS |= dict.fromkeys((".po", ".pot", ".xliff", ".xlf"), "&_")
 
 
 def read(name: str, data: bytes) -> Document:
@@ -39,4 +44,6 @@ def read(name: str, data: bytes) -> Document:
     ending = PurePath(name).suffix.lower()
     if ending not in FORMATS:
         raise UserError(f"is of an unknown kind; the names of these end in {', '.join(FORMATS)}.")
-    return FORMATS[ending](data)
+    document = FORMATS[ending](data)
+    document.marks = _MARKS.get(ending, "")
+    return document

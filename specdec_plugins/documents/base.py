@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from specdec_plugins.errors import UserError
+from specdec_plugins.formats.pretrained.languages import plain
 
 _MARKS = {
     codecs.BOM_UTF8: "utf-8",
@@ -40,6 +41,7 @@ class State(Enum):
 
 
 Write = Callable[[str], list[Edit] | None]  # None: the translation does not fit
+Named = Callable[[str], list[Edit]]  # the edits by which a document names the language of a code
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,17 @@ def line_of(text: str, place: int) -> int:
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
-    """The text with edits, which must not overlap, in any order."""
+    """The text with edits, in any order.
+
+    They must not overlap, but one may be of a tag that another one moves: it is within that one,
+    which has the old tag in its text.
+    """
     parts, at = list[str](), 0
-    for begin, end, new in sorted(edits):
-        assert at <= begin <= end
+    for begin, end, new in sorted(edits, key=lambda e: (e.begin, e.end > e.begin, -e.end)):
+        if begin < at:
+            assert end <= at
+            parts[-1] = parts[-1].replace(text[begin:end], new, 1)
+            continue
         parts += [text[at:begin], new]
         at = end
     return "".join([*parts, text[at:]])
@@ -105,21 +114,39 @@ class Document:
     """A file that has been read: its units, and how it is written with their translations."""
 
     def __init__(
-        self, data: bytes, units: Sequence[Unit], written: Callable[[Sequence[Edit]], bytes]
+        self,
+        data: bytes,
+        units: Sequence[Unit],
+        written: Callable[[Sequence[Edit]], bytes],
+        named: Named = lambda language: [],
     ) -> None:
-        """data: the file; written: with edits of its text."""
+        """data: the file; written: with edits of its text; named: where it names its language."""
         self.units = units
+        self.marks = ""  # that labels may have: `accelerators`
         self._data = data
         self._written = written
+        self._named = named
 
     @classmethod
-    def of(cls, data: bytes, text: Text, units: Sequence[Unit]) -> Document:
+    def of(
+        cls, data: bytes, text: Text, units: Sequence[Unit], named: Named = lambda language: []
+    ) -> Document:
         """A document whose edits are in a text."""
-        return cls(data, units, lambda edits: text.encoded(edited(text.text, edits)))
+        return cls(data, units, lambda edits: text.encoded(edited(text.text, edits)), named)
 
-    def written(self, edits: Sequence[Edit]) -> bytes:
-        """The file with edits, which are those of its units; without any, its very bytes."""
-        return self._written(edits) if edits else self._data
+    def written(self, edits: Sequence[Edit], language: str | None = None) -> bytes:
+        """The file with edits, which are those of its units; without any, its very bytes.
+
+        language: what the translations are in, to be named in the file; None = unknown.
+        """
+        if not edits:
+            return self._data
+        return self._written([*edits, *(self._named(plain(language)) if language else [])])
+
+
+def is_other(name: str, language: str) -> bool:
+    """Whether a file names another language than that of a code, or none; de_AT is no other."""
+    return not name or plain(name) != language
 
 
 def replacing(source: str, begin: int, end: int, escape: Callable[[str], str] = str) -> Unit:

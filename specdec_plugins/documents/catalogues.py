@@ -16,6 +16,7 @@ from specdec_plugins.documents.base import (
     decoded,
     escaped_ascii,
     has_letters,
+    is_other,
     line_of,
     lines_of,
     replacing,
@@ -31,6 +32,7 @@ _PO_LINE = re.compile(
     r'"(?P<said>(?:[^"\\\r\n]|\\.)*)"[ \t]*'
 )  # fmt: skip
 _CHARSET = re.compile(rb'"Content-Type:[^"]*charset=([\w.:-]+)')
+_PO_LANGUAGE = re.compile(r'"Language:([^"\\]*)\\n"')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _PO_WIDTH = 77  # of what gettext wraps
 
@@ -47,13 +49,20 @@ class _Message:
 def read_po(data: bytes) -> Document:
     """Raises UserError for what is no .po file."""
     charset = _CHARSET.search(data)
-    named = charset[1].decode() if charset else ""
-    is_named = named and named.upper() not in ("CHARSET", "UTF-8")
-    text = decoded(data, named if is_named else None)
-    units = list[Unit]()
+    told = charset[1].decode() if charset else ""
+    text = decoded(data, told if told.upper() not in ("", "CHARSET", "UTF-8") else None)
+    units, header = list[Unit](), (0, 0)
     for message in _messages(text.text):
         units += _po_units(message, text.text)
-    return Document.of(data, text, units)
+        if not message.said["msgid"] and "msgstr" in message.places:
+            header = message.places["msgstr"]
+
+    def named(language: str) -> list[Edit]:
+        found = _PO_LANGUAGE.search(text.text, *header)
+        is_new = found and is_other(found[1].strip(), language)
+        return [Edit(*found.span(1), f" {language}")] if found and is_new else []
+
+    return Document.of(data, text, units, named)
 
 
 def _messages(text: str) -> Iterator[_Message]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
+from specdec_plugins.documents.accelerators import label_of
 from specdec_plugins.documents.base import Document, Edit, State
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.pretrained.languages import plain
@@ -31,6 +32,7 @@ class Job:
         """units: one of CHOICES; memory: translations of texts, which are used as they are."""
         self.document = document
         self.units = [unit for unit in document.units if unit.state in CHOICES[units]]
+        self._labels = {unit.source: label_of(unit.source, document.marks) for unit in self.units}
         done = (unit for unit in document.units if unit.state is State.DONE and unit.target)
         own = {unit.source: unit.target for unit in done} if units != "all" else {}
         self._known = {**own, **(memory or {})}
@@ -41,13 +43,16 @@ class Job:
     def texts(self) -> list[str]:
         """What is to be translated, each text once."""
         sources = dict.fromkeys(unit.source for unit in self.units)
-        return [source for source in sources if source not in self._known]
+        unknown = (source for source in sources if source not in self._known)
+        return [*dict.fromkeys(self._labels[source].text for source in unknown)]
 
-    def written(self, translations: Mapping[str, str]) -> bytes:
-        """The file. translations: of `texts`; what has none stays as it is."""
+    def written(self, translations: Mapping[str, str], language: str | None = None) -> bytes:
+        """The file. translations: of `texts`, in that language; what has none stays as it is."""
         edits, self.num_known, self.lost = list[Edit](), 0, []
         for unit in self.units:
-            translation = self._known.get(unit.source, translations.get(unit.source))
+            label, translation = self._labels[unit.source], self._known.get(unit.source)
+            if translation is None and label.text in translations:
+                translation = label.marked(translations[label.text])
             if translation is None:
                 continue
             made = unit.write(translation)
@@ -56,7 +61,7 @@ class Job:
             else:
                 edits += made
                 self.num_known += unit.source in self._known
-        return self.document.written(edits)
+        return self.document.written(edits, language)
 
 
 def read_memory(path: str | Path, source: str | None, target: str | None) -> dict[str, str]:

@@ -37,20 +37,31 @@ _ELEMENTS = {
 }
 _PHRASES, _VOIDS, _CODE = (frozenset(names.split()) for names in _ELEMENTS.values())
 _KEPT = re.compile(r"\stranslate\s*=\s*[\"']?no\b|\sclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.I)
+_SHOWN = re.compile(  # attributes
+    r"\s(?:alt|title|placeholder|aria-label)\s*=\s*"
+    r"(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote)).)*)(?P=quote)",
+    re.IGNORECASE | re.DOTALL,
+)
+_UNSEEN = {"link", "meta", "base"}
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 
 
-def read_html(data: bytes) -> Document:
-    """The text, without code; attributes stay as they are."""
+def read_html(data: bytes, attributes: bool = True) -> Document:
+    """The text, without code. attributes: and those attributes that are shown."""
     charset = _CHARSET.search(data[:4096])
     text = decoded(data, charset and charset[1].decode(), "xmlcharrefreplace")
-    return Document.of(data, text, [*html_units(text.text)])
+    return Document.of(data, text, [*html_units(text.text, attributes=attributes)])
 
 
-def html_units(text: str, begin: int = 0, end: int | None = None) -> Iterator[Unit]:
+def html_units(
+    text: str, begin: int = 0, end: int | None = None, attributes: bool = False
+) -> Iterator[Unit]:
     """The units of a part of a page."""
-    pieces, first = list[Piece](), begin
+    pieces, first, place = list[Piece](), begin, begin
     for piece in _html_pieces(text, begin, len(text) if end is None else end):
+        if attributes and piece.kind in (Kind.OPEN, Kind.VOID):
+            yield from _attribute_units(piece, place)
+        place += len(piece.raw)
         if piece.kind is not Kind.TEXT and piece.name not in _PHRASES:
             yield from _html_unit(pieces, first)
             first += sum(len(one.raw) for one in pieces) + len(piece.raw)
@@ -58,6 +69,22 @@ def html_units(text: str, begin: int = 0, end: int | None = None) -> Iterator[Un
         else:
             pieces.append(piece)
     yield from _html_unit(pieces, first)
+
+
+def _attribute_units(piece: Piece, place: int) -> Iterator[Unit]:
+    """The attributes of a tag that are shown, such as alt."""
+    tag = _HTML.match(piece.raw)
+    if tag is None or piece.name in _UNSEEN or piece.name in _CODE or _KEPT.search(tag[0]):
+        return
+    for found in _SHOWN.finditer(tag[0]):
+        said = html.unescape(found["value"])
+        if has_letters(said):
+            head, tail = found[0][: found.start("value") - found.start()], found[0][-1]
+
+            def escape(translation: str, head: str = head, tail: str = tail) -> str:
+                return head + html.escape(translation) + tail
+
+            yield replacing(said, place + found.start(), place + found.end(), escape)
 
 
 def _html_pieces(text: str, begin: int, end: int) -> Iterator[Piece]:

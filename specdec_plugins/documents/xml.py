@@ -9,7 +9,7 @@ from functools import partial
 from xml.parsers import expat
 from xml.sax import saxutils
 
-from specdec_plugins.documents.base import Document, Edit, State, Unit, Write, decoded
+from specdec_plugins.documents.base import Document, Edit, State, Unit, Write, decoded, is_other
 from specdec_plugins.documents.inline import Inline, Kind, Piece, inline
 from specdec_plugins.errors import UserError
 
@@ -161,7 +161,30 @@ def read_xml(data: bytes, units: Callable[[Node, str], Iterator[Unit]]) -> Docum
     """A document whose units are found in its tree. Raises UserError if it is no XML."""
     declared = _DECLARED.match(data.removeprefix(b"\xef\xbb\xbf"))
     text = decoded(data, declared and declared[1].decode(), "xmlcharrefreplace")
-    return Document.of(data, text, [*units(parsed(text.text), text.text)])
+    root = parsed(text.text)
+
+    def named(language: str) -> list[Edit]:
+        return [edit for node in root.walk() for edit in _named(node, text.text, language)]
+
+    return Document.of(data, text, [*units(root, text.text)], named)
+
+
+def _named(node: Node, text: str, language: str) -> Iterator[Edit]:
+    """The edit of an element that names the language of translations."""
+    version = node.attributes.get("version", "")
+    name = {"file": "target-language", "TS": "language"}.get(node.name)
+    if node.name == "xliff" and version.startswith("2"):
+        name = "trgLang"
+    elif node.name == "file" and "source-language" not in node.attributes:
+        name = None  # of XLIFF 2, or of something else
+    if name is None or not is_other(node.attributes.get(name, ""), language):
+        return
+    tag = text[node.begin : node.inner[0]]
+    if name in node.attributes:
+        tag = re.sub(rf"(\s{name}\s*=\s*)([\"'])[^\"']*\2", rf"\1\g<2>{language}\2", tag)
+    else:
+        tag = re.sub(r"\s*/?>\Z", rf' {name}="{language}"\g<0>', tag)
+    yield Edit(node.begin, node.inner[0], tag)
 
 
 def _pieces(node: Node, text: str, voids: Set[str]) -> Iterator[Piece]:

@@ -8,14 +8,18 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
+from typing import Any
 
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.types import Score
 from specdec_plugins.documents import read
+from specdec_plugins.documents.base import Document
 from specdec_plugins.documents.job import Job
+from specdec_plugins.documents.pages import read_html
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.service import Service
@@ -37,6 +41,7 @@ class Translation:
     fault: str = ""
     scores: Sequence[Score] = ()  # of its sentences, if asked for
     lost: Sequence[str] = ()  # texts that stay, as a translation would have lost markup
+    others: Sequence[bytes] = ()  # with the second best translations of its texts, and so on
 
     @property
     def note(self) -> str | None:
@@ -49,42 +54,67 @@ class Translation:
 
 
 async def job_of(name: str, data: bytes) -> Job:
-    """What is to be translated of a document. Raises ServiceError if it cannot be read.
+    """What is to be translated of a document. Raises ServiceError if it cannot be read."""
+    return await _job(partial(read, name), data)
 
-    A large file takes seconds, so it is read beside the thread for texts, which others wait for.
-    """
+
+async def job_of_markup(text: str) -> Job:
+    """The same of HTML, whose attributes stay as they are."""
+    return await _job(partial(read_html, attributes=False), text.encode())
+
+
+async def _job(reads: Callable[[bytes], Document], data: bytes) -> Job:
+    # A large file takes seconds, so it is read beside the thread for texts, which others wait for.
     try:
-        return Job(await asyncio.to_thread(read, name, data))
+        return Job(await asyncio.to_thread(reads, data))
     except UserError as error:
         raise ServiceError(_BAD, f"The document {error}") from error
 
 
 async def translate_document(
-    service: Service, job: Job, languages: Pair, with_scores: bool = False
+    service: Service,
+    job: Job,
+    languages: Pair,
+    num: int = 0,
+    glossary: dict[str, str] | None = None,
+    with_scores: bool = False,
 ) -> Translation:
-    """Raises ServiceError as `Service.translate`."""
-    done, parts = dict[str, Translated](), [*_parts(job.texts, service.settings)]
-    for part in parts:
-        best = await _translated(
-            service, part, languages, waits=part is not parts[0], with_scores=with_scores
-        )
+    """The last three: as for `Service.translate`. Raises ServiceError as that does."""
+    done, others = dict[str, Translated](), dict[str, list[str]]()
+    for part in (parts := [*_parts(job.texts, service.settings)]):
+        waits = part is not parts[0]
+        asked = languages, num, glossary, with_scores
+        best, rest = await _translated(service, part, asked, waits)
         done.update(zip(part, best, strict=True))
-    said = {text: one.text for text, one in done.items() if one.text}
-    data = await asyncio.to_thread(job.written, said)
-    fault = next((one.fault for one in done.values() if one.fault), "")
-    is_cut = any(one.is_cut for one in done.values())
-    scores = [score for one in done.values() for score in one.scores]
-    return Translation(data, is_cut, fault, scores, job.lost)
+        others.update(zip(part, rest, strict=True))
+    language = languages[1] or service.model.target_lang
+
+    def written() -> list[bytes]:
+        """With the best translations; with the second ones, or the last where there are fewer."""
+        said = {text: one.text for text, one in done.items() if one.text}
+        ranks = (
+            {t: [one, *others[t]][: n + 1][-1] for t, one in said.items()} for n in range(num + 1)
+        )
+        return [*dict.fromkeys(job.written(rank, language) for rank in ranks)]
+
+    data, *more = await asyncio.to_thread(written)
+    return Translation(
+        data,
+        any(one.is_cut for one in done.values()),
+        next((one.fault for one in done.values() if one.fault), ""),
+        [score for one in done.values() for score in one.scores],
+        job.lost,
+        more,
+    )
 
 
 async def _translated(
-    service: Service, part: list[str], languages: Pair, waits: bool, with_scores: bool
-) -> list[Translated]:
+    service: Service, part: list[str], asked: tuple[Any, ...], waits: bool
+) -> tuple[list[Translated], list[list[str]]]:
     """waits: for a busy server, as far as the time of a request; a document is begun then."""
     while True:
         try:
-            best, _ = await service.translate(part, languages, with_scores=with_scores)
-            return best
+            return await service.translate(part, *asked)
         except ServiceError as error:
             if error.status != _BUSY or not waits:
                 raise

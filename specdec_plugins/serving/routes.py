@@ -121,11 +121,15 @@ def _scores_of(texts: Iterable[Sequence[Score]]) -> list[list[schemas.SentenceSc
     return [[schemas.SentenceScore.with_tokens(one) for one in scores] for scores in texts]
 
 
+def _asked(body: schemas.TranslateRequest) -> tuple[int, dict[str, str] | None, bool]:
+    """What `Service.translate` takes beside texts and languages."""
+    return body.alternatives, body.glossary, body.scores
+
+
 async def _texts(
     service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
 ) -> schemas.TranslateResponse:
-    asked = body.alternatives, body.glossary, body.scores
-    best, others = await service.translate(texts, languages, *asked)
+    best, others = await service.translate(texts, languages, *_asked(body))
     return schemas.TranslateResponse(
         translatedText=[one.text for one in best],
         alternatives=others if body.alternatives else None,
@@ -141,14 +145,17 @@ async def _pages(
 ) -> schemas.TranslateResponse:
     done = []
     for text in texts:
-        job = await documents.job_of("page.html", text.encode())
-        done.append(await documents.translate_document(service, job, languages, body.scores))
+        job, asked = await documents.job_of_markup(text), _asked(body)
+        done.append(await documents.translate_document(service, job, languages, *asked))
+    others = [[other.decode() for other in one.others] for one in done]
+    note = next((one.note for one in done if one.note), None)
     return schemas.TranslateResponse(
         translatedText=[one.data.decode() for one in done],
+        alternatives=others if body.alternatives else None,
         truncated=[one.is_cut for one in done],
         unreadable=[one.fault or None for one in done],
         scores=_scores_of(one.scores for one in done) if body.scores else None,
-        note=next((one.note for one in done if one.note), None),
+        note=note or service.note_on(others, body.alternatives),
     )
 
 
@@ -168,9 +175,6 @@ def _check_translate(service: Service, body: schemas.TranslateRequest) -> None:
     if body.alternatives > limit:
         message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
         raise ServiceError(413, message)
-    if body.format == "html" and (body.alternatives or body.glossary):
-        named = "Alternatives are" if body.alternatives else "A glossary is"
-        raise ServiceError(400, f"{named} of texts; omit that, or send format 'text'.")
 
 
 @router.post("/detect", openapi_extra=schemas.schema_of(schemas.DetectRequest))

@@ -250,6 +250,7 @@ class Server:
         if "glossary" in given:
             self._asked["glossary"] = {s: t for s, t, _ in read_terms(given["glossary"])}
         self._asked = {"split_sentences": True, **self._asked}
+        self.target_lang: str | None = self._asked.get("target_lang")
         if files.json_path:
             self._asked["details"] = True
 
@@ -262,7 +263,8 @@ class Server:
 
     def start(self, files: FileOptions, say: Callable[[str], object]) -> None:
         key = os.environ.get(KEY_VARIABLE)
-        Client(self._url, key, timeout=_FIRST_ANSWER).info()
+        info = Client(self._url, key, timeout=_FIRST_ANSWER).info()
+        self.target_lang = self.target_lang or info.get("target")
         self._client = Client(self._url, key)
 
     def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:

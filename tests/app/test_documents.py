@@ -32,6 +32,7 @@ class Capitals:
     def __init__(self, stop: str = "", loses: str = "") -> None:
         self.stop, self.loses = stop, loses
         self.seen = list[str]()
+        self.target_lang = "de"
 
     def origin(self) -> dict[str, dict[str, Any]]:
         return {"values": {}, "contents": {}}
@@ -70,6 +71,18 @@ def test_a_document_is_written_whole(po: Path, capsys: pytest.CaptureFixture[str
     assert worker.seen == ["Open", "Close", "Go"]
     assert sorted(p.name for p in po.parent.iterdir()) == ["app.po", "out.po"]
     assert "3 texts: 2 to translate, 0 known before, 0 left." in capsys.readouterr().err
+
+
+def test_a_catalogue_may_be_translated_in_place_and_a_text_may_not(
+    po: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link, text = po.with_name("link.po"), po.with_name("a.txt")
+    link.symlink_to(po)
+    assert run(Capitals(), file=str(po), output_path=str(link)) == 0
+    assert (po.read_bytes(), link.is_symlink()) == (DONE, True)
+    text.write_bytes(b"word\n")
+    assert run(Capitals(), file=str(text), output_path=str(text)) == 2
+    assert "is an input as well" in capsys.readouterr().err
 
 
 def test_a_run_that_was_interrupted_goes_on(po: Path, capsys: pytest.CaptureFixture[str]) -> None:

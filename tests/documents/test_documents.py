@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from specdec_plugins.documents import FORMATS, read
+from specdec_plugins.documents.accelerators import label_of
 from specdec_plugins.documents.job import Job, read_memory
 from specdec_plugins.errors import UserError
 
@@ -85,9 +86,9 @@ EXPECTED = {
     "page.html": [
         "<title>WELCOME &amp; HELLO</title>",
         "<h1>GETTING STARTED</h1>",
-        "<p>READ <a href=\"guide.html?a=1&amp;b=2\" title='a > b'>THE <em>GUIDE</em></a> FIRST, "
+        "<p>READ <a href=\"guide.html?a=1&amp;b=2\" title='A &gt; B'>THE <em>GUIDE</em></a> FIRST, "
         "THEN RUN <code>make <b>demo</b></code>.<br>IT TAKES&nbsp;A MINUTE.</p>",
-        '<ul><li>ONE<li>TWO <img src="x.png" alt="a picture"></ul>',
+        '<ul><li>ONE<li>TWO <img src="x.png" alt="A PICTURE"></ul>',
         '<p translate="no">Specdec</p><p>UNCLOSED <b>BOLD',
     ],
     "page.md": [
@@ -269,6 +270,74 @@ def test_a_translation_that_loses_markup_is_not_written() -> None:
     made = job.written({"Read <g1>this</g1> now.": "Lies <g1>das jetzt.", "Go.": "Los."})
     assert made == b"<p>Read <b>this</b> now.</p><p>Los.</p>"
     assert job.lost == ["Read <g1>this</g1> now."]
+
+
+def test_attributes_that_are_shown_are_translated_wherever_their_tags_go() -> None:
+    tag = "<img src=a alt='It\"s' title=\"A 'b' &amp; c\">"
+    data = f"<p>See {tag} and <a title=Go href=b>this</a>.</p><meta title='x'>{tag}".encode()
+    job = Job(read("a.html", data))
+    assert job.texts == ['It"s', "A 'b' & c", "See <x1/> and <g2>this</g2>."]
+    made = job.written({'It"s': "<e>", "A 'b' & c": '"', job.texts[2]: "<g2>Das</g2> und <x1/>."})
+    new = "<img src=a alt='&lt;e&gt;' title=\"&quot;\">"
+    wanted = f"<p><a title=Go href=b>Das</a> und {new}.</p><meta title='x'>{new}"
+    assert made.decode() == wanted
+    assert job.written({"A 'b' & c": "x"}).count(b'title="x"') == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "mark", "said", "wanted"),
+    [
+        ("&Save %s", "&", "%s speichern", "%s &speichern"),
+        ("E&xit", "&", "Beenden", "&Beenden"),
+        ("_Open…", "&_", "打开…", "打开(_O)…"),
+        ("P_aste", "&_", "Einfügen", "_Einfügen"),
+        ("Save &as...", "&", "Als Kopie", "&Als Kopie"),
+        *((t, "&_", "x", "x") for t in ("AT&T", "Tom & Jerry", "a && b", "my_file", "x &amp; y")),
+    ],
+)
+def test_the_key_of_a_label_is_marked_in_its_translation(
+    text: str, mark: str, said: str, wanted: str
+) -> None:
+    label = label_of(text, mark)
+    assert (label.text != text) == (wanted != said)
+    assert label.marked(said) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "wanted"),
+    [
+        (
+            "a.po",
+            'msgid ""\nmsgstr ""\n"Language:{}\\n"\n\nmsgid "&Text"\nmsgstr "{}"\n',
+            (" de", "&Satz"),
+        ),
+        (
+            "a.xliff",
+            '<xliff><file source-language="en"{}><trans-unit><source>&amp;Text</source>'
+            "<target>{}</target></trans-unit></file></xliff>",
+            (' target-language="de"', "&amp;Satz"),
+        ),
+        (
+            "a.ts",
+            '<TS version="2.1"{}><context><message><source>&amp;Text</source>'
+            '<translation type="unfinished">{}</translation></message></context></TS>',
+            (' language="de"', "&amp;Satz"),
+        ),
+    ],
+)
+def test_a_file_names_the_language_that_it_is_translated_to(
+    name: str, data: str, wanted: tuple[str, str]
+) -> None:
+    attribute, said = wanted
+    for before in ("", attribute.replace("de", "fr"), attribute.replace("de", "de_AT")):
+        job = Job(read(name, data.format(before, "").encode()))
+        assert job.texts == ["Text"]
+        after = before if "AT" in before else attribute
+        made = job.written({"Text": "Satz"}, "deu_Latn").decode()
+        assert made.replace(' type="unfinished"', "") == data.format(after, said).replace(
+            ' type="unfinished"', ""
+        )
+        assert job.written({}, "fr").decode() == data.format(before, "")
 
 
 def test_markup_may_move() -> None:
