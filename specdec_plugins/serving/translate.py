@@ -301,6 +301,7 @@ class Server:
             mean_score=score.get("mean_logprob"),
             least_token=least.get("text"),
             least_score=least.get("logprob"),
+            token_scores=[t["logprob"] for t in details.get("tokens") or () if not t["special"]],
             fault=fault,
             n_best=[
                 RankedText(one["generated_text"], [], one["score"], one["logprob"], [])

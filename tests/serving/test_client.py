@@ -248,7 +248,8 @@ def verifier(monkeypatch: pytest.MonkeyPatch) -> GatedVerifier:
     def load(settings: Settings, with_scores: bool) -> SpeculativeTranslator:
         model.codec.reads_raw = True  # and says one thing again and again
         settings = replace(settings, protect=False)
-        return SpeculativeTranslator(settings, model.codec, model.decoder, model.limits)
+        parts = model.codec, model.decoder, model.limits
+        return SpeculativeTranslator(settings, *parts, with_scores=with_scores)
 
     monkeypatch.setattr(app, "load_translator", load)
     assert isinstance(model.decoder.verifier, GatedVerifier)
@@ -278,10 +279,11 @@ def test_a_line_in_json_is_that_of_the_server(
         assert translate(b"w1. w2\n\n", *where, "--json-path", str(records))[0] == 0
         lines = [json.loads(line) for line in records.read_text().splitlines()]
         for line in lines:
-            del line["milliseconds"], line["score"], line["tokens"]
+            del line["milliseconds"], line["tokens"]
         found[bool(where)] = lines
     assert found[True] == found[False]
     assert found[True][0]["rounds"] > 1
+    assert found[True][0]["score"] < sum(found[True][0]["token_scores"])  # of the end, too
 
 
 def test_an_unfinished_output_is_continued_by_the_same_server_alone(

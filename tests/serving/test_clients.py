@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,8 +64,10 @@ def test_markup_stays(server: Running) -> None:
     body["q"] = [PAGE, "<p>w5."]
     answer = server.client.post("/translate", json=body).json()
     assert answer["translatedText"] == [DONE, f"<p>{expected('w5.')}"]
-    told = server.client.post("/translate", json={**body, "alternatives": 1})
-    assert "omit them" in check_error(told, 400)
+    answer = server.client.post("/translate", json={**body, "alternatives": 1}).json()
+    plain = server.client.post("/translate", json={**LANGUAGES, "q": "w5.", "alternatives": 1})
+    assert answer["alternatives"][1] == [f"<p>{one}" for one in plain.json()["alternatives"]]
+    assert re.findall("<.*?>", answer["alternatives"][0][0]) == re.findall("<.*?>", PAGE)
     told = server.client.post("/translate", json={**body, "format": "pdf"})
     assert "'text' or 'html'" in check_error(told, 422)
 
