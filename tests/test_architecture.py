@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "models": {"decoding"},
     "criterions": set(),
     "formats": {"decoding"},
-    "documents": {"formats"},
+    "documents": {"formats", "text"},
     "training": {"corpus", "criterions", "decoding", "formats", "models"},
     "tasks": {"decoding", "formats", "models"},
     "text": {"formats"},

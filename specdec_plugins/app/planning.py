@@ -137,14 +137,10 @@ class How:
             end, how = len(ids) - codec.num_behind, replace(how, in_pieces=False)
             ids = [*ids[: self.longest - codec.num_behind], *ids[end:]]
         forced, max_len = [*codec.first_ids, *prefix_ids], self.room(len(ids))
-        require(
-            len(forced) < max_len,
-            f"its target prefix has {len(forced)} tokens, but at most {max_len - 1} leave room for "
-            "more; shorten it, or raise --max-len-b.",
-        )
+        told = f"its target prefix has {len(forced)} tokens, but at most {max_len - 1} leave room "
+        require(len(forced) < max_len, told + "for more; shorten it, or raise --max-len-b.")
         params = replace(self.params, max_len=max_len, seed=seed % SEEDS)
-        if how.mends and loop_end(ids) is None:
-            params = replace(params, ends_loops=True)
+        params = replace(params, ends_loops=how.mends and loop_end(ids) is None)
         required = how._required(text if read.mask is None else read.mask.text)
         request = Request(name, ids, params, forced, required)
         return Part[R](text, how, request, read=read).settled()

@@ -111,8 +111,7 @@ class RowParams:
 
         samples: the rule draws from p, so only rows with top_k = 1 are deterministic.
         """
-        is_greedy = self.beta == 1
-        return is_greedy & (self.top_k == 1) if samples else is_greedy
+        return (self.beta == 1) & (self.top_k == 1) if samples else self.beta == 1
 
     def all_greedy(self, samples: bool) -> bool:
         return all(p.beta == 1 and (p.top_k == 1 or not samples) for p in self.requested)
