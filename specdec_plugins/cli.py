@@ -41,6 +41,7 @@ COMMANDS = {
     "convert ctranslate2": ("app.convert:CTRANSLATE2.run", "Make a CTranslate2 model of one."),
     "convert bigrams": ("corpus.binarising:COMMAND.run", "Count bigrams for a drafter."),
     "bench": ("benchmarks.run:COMMAND.run", "Measure all engines side by side."),
+    "bench fleet": ("benchmarks.fleet:COMMAND.run", "Say how many cores a load takes."),
     "bench reproduce": ("benchmarks.reproduce:COMMAND.run", "Run the paper's experiments."),
 }
 # Names that are commands only with a second word.
