@@ -81,7 +81,7 @@ class Option:
     help: str
     metavar: str | None = None  # None = from the type
     flags: tuple[str, ...] = ()  # () = the field's name with dashes
-    positional: bool = False  # an argument without a flag
+    positional: bool = False  # an argument without a flag, in place of which `flags` may be given
     alias: tuple[str, str] | None = None  # a flag that stands for one value, and the value
     group: str | None = None  # heading in --help
     choices: Sequence[Any] | Registry[Any] | None = None
@@ -168,7 +168,7 @@ class Option:
             metavar = _METAVARS.get(kind, "VALUE")
         kind, some = (Any, "") if read else (Literal[names], names[0]) if names else (kind, kind())
         how = Parameter(
-            name=self.flags or self.flag,
+            name=self.flag if self.positional else self.flags or self.flag,
             help=self.told,
             metavar=metavar,
             group=groups[self.group or _FLAGS],
@@ -190,6 +190,8 @@ class Option:
         """The help, with the default."""
         is_told = self.default in (None, MISSING, False, "", (), {}) or "default" in self.help
         told = self.help if is_told else f"{self.help} (default: {self.default})"
+        if self.positional and self.flags:
+            told += f"; or {self.flags[0]} {self.metavar or self.name.upper()}"
         return f"{told}; {self.alias[0]} is short for {self.alias[1]}" if self.alias else told
 
 
@@ -395,7 +397,8 @@ class CommandLine:
         """The values that are given. Ends the program for --help, and for what cannot be read."""
         from cyclopts import CycloptsError, MissingArgumentError, UnusedCliTokensError
 
-        app, words = self.app, self._long(sys.argv[1:] if words is None else words)
+        words = self._long(sys.argv[1:] if words is None else words)
+        app, words = self.app, self._placed(words)
         try:
             command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
         except MissingArgumentError as error:
@@ -429,6 +432,18 @@ class CommandLine:
             else:
                 long.append(aliases.get(word, word))
         return long
+
+    def _placed(self, words: list[str]) -> list[str]:
+        """The words, with the value of a flag that stands for the first argument in its place."""
+        flags = {flag for one in self.arguments if one.positional for flag in one.flags}
+        for index, word in enumerate(words):
+            flag, is_joined, value = word.partition("=")
+            if word == "--":
+                break
+            if flag in flags and (is_joined or index + 1 < len(words)):
+                rest = words[index + 1 + (not is_joined) :]
+                return [value if is_joined else words[index + 1], *words[:index], *rest]
+        return words
 
     def refuse(self, message: str) -> NoReturn:
         raise SystemExit(refuse(self.name, f"{message}; {self.name} --help explains every flag"))

@@ -55,6 +55,11 @@ def test_the_published_command_line() -> None:
     assert files == FileOptions(input_path="in.bpe", output_path="out")
 
 
+@pytest.mark.parametrize("words", ["m f -o out", "--model m f -o out", "f -o out --model=m"])
+def test_the_model_is_the_first_argument_or_has_a_flag(words: str) -> None:
+    assert COMMAND.given(words.split()) == {"data": "m", "file": "f", "output_path": "out"}
+
+
 def test_defaults_are_those_of_the_records() -> None:
     settings, files = parse_options(MODELS)
     assert settings == Settings("data", verifier="v.pt", drafter_checkpoint="d.pt")
