@@ -224,12 +224,13 @@ static void test_attention(const Isa& isa, int dim, int width) {
   compare(what + ", one of them NaN", attend(mask, width), [](size_t) { return Exact{NAN}; });
 }
 
-static void test_norm(const Isa& isa, int dim) {
-  const Numbers x = some(dim, 3), gain = some(dim), bias = some(dim);
+// rms: without mean and bias.
+static void test_norm(const Isa& isa, int dim, bool rms) {
+  const Numbers x = some(dim, 3), gain = some(dim), bias = rms ? Numbers(dim) : some(dim);
   Numbers found(dim);
-  isa.normalise({gain.data(), bias.data(), 1e-5f}, x.data(), dim, found.data());
+  isa.normalise({gain.data(), rms ? nullptr : bias.data(), 1e-5f}, x.data(), dim, found.data());
   double mean = 0, spread = 0;
-  for (float number : x) mean += number / double(dim);
+  for (float number : x) mean += rms ? 0 : number / double(dim);
   for (float number : x) spread += (number - mean) * (number - mean) / dim;
   const double inverse = 1 / std::sqrt(spread + 1e-5f), size = norm(x.data(), dim) * inverse + 1;
   compare(std::string(isa.name) + ", norm of " + std::to_string(dim), found, [&](size_t i) {
@@ -270,36 +271,40 @@ static void test_logits(const Isa& isa, int width) {
 }
 
 // Blocks of all rows, which have prefixes and sources of several lengths, then position by position
-// and row by row.
-static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8) {
+// and row by row. t5: the layers of T5, whose heads together have a width of their own.
+static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8, bool t5) {
   constexpr int rows = 3, block = 7, longest = 9, capacity = 24;
-  const int dim = heads * head;
-  Stack stack(dim, heads, ffn);
+  const int wide = heads * head, dim = t5 ? wide + 5 : wide;
+  Stack stack(dim, wide, heads, ffn);
   const Numbers gain = some(dim), bias = some(dim), x = some(rows * block * dim);
+  const Numbers added = some(heads * 9);
   const auto pack = [&](int in, int out) {
     const Numbers weights = some(size_t(in) * out);
     const Floats<2> own = tensor<2>(weights, {out, in});
     return std::make_shared<PackedWeights>(own, std::nullopt, int8, isa.name);
   };
-  const NormTensors norm{tensor<1>(gain, {dim}), tensor<1>(bias, {dim}), 1e-5f};
-  for (bool before : {false, true})
-    stack.add({pack(dim, 3 * dim), pack(dim, dim), pack(dim, dim), pack(dim, dim), pack(dim, ffn),
-               pack(ffn, dim)},
-              {norm, norm, norm}, before, "swish");
-  const Numbers read = some(rows * longest * 2 * dim), past = some(2 * rows * capacity * 2 * dim);
+  NormTensors norm{tensor<1>(gain, {dim}), tensor<1>(bias, {dim}), 1e-5f};
+  if (t5) norm.bias.reset();
+  for (bool before : {t5, true})
+    stack.add({pack(dim, 3 * wide), pack(wide, dim), pack(dim, wide), pack(wide, dim),
+               pack(dim, t5 ? 2 * ffn : ffn), pack(ffn, dim)},
+              {norm, norm, norm},
+              {before, t5, !t5, "swish",
+               t5 ? std::optional(tensor<2>(added, {heads, 9})) : std::nullopt});
+  const Numbers read = some(rows * longest * 2 * wide), past = some(2 * rows * capacity * 2 * wide);
   Numbers mask(rows * longest);
   for (int t = 3; t < longest; ++t) mask[t] = -INF;  // of the first row
   const auto run = [&](int first, int count, int start, int length, Numbers& stored, int threads) {
     std::vector<int64_t> lengths;
     for (int row = first; row < first + count; ++row) lengths.push_back(5 * row + start);
     const Cached cached{{lengths.data(), {count}, 0, {}},
-                        {stored.data() + first * capacity * 2 * dim,
-                         {2, count * capacity, 2, heads, head}, rows * capacity * 2 * dim, {}},
+                        {stored.data() + first * capacity * 2 * wide,
+                         {2, count * capacity, 2, heads, head}, rows * capacity * 2 * wide, {}},
                         capacity};
     const Window window(count, length, cached);
     Source source{{}, tensor<4>(mask, {count, 1, 1, longest}), {}};
     source.mask->data += first * longest;
-    const int64_t stride = longest * 2 * dim;
+    const int64_t stride = longest * 2 * wide;
     const int64_t sizes[] = {count, longest, 2, heads, head};
     Rows<5> states{read.data() + first * stride, {}, stride, {}};
     std::copy_n(sizes, 5, states.sizes);
@@ -337,10 +342,13 @@ int main(int count, char**) {
     test_activations(*isa);
     for (int dim : {1, 7, 16, 33, 64, 83})
       some_of(attended, [&](int width) { test_attention(*isa, dim, width); });
-    for (int dim : {1, 5, 16, 47, 256, 1000}) test_norm(*isa, dim);
+    for (int dim : {1, 5, 16, 47, 256, 1000})
+      for (bool rms : {false, true}) test_norm(*isa, dim, rms);
     for (int width : {1, 5, 16, 37, 129, 1000}) test_logits(*isa, width);
     some_of(heads, [&](int head) {
-      for (bool int8 : {false, true}) test_layers(*isa, 1 + head % 3, head, 2 * head + 3, int8);
+      for (bool int8 : {false, true})
+        for (bool t5 : {false, true})
+          test_layers(*isa, 1 + head % 3, head, 2 * head + 3, int8, t5);
     });
     std::printf("%s\n", isa->name);
   }

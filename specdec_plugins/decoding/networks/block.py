@@ -369,6 +369,9 @@ class BlockDrafter(EncoderDecoder):
         ):
             return
         self.encoder = verifier.encoder
+        own, table = self.decoder, verifier.decoder.output.weight
+        if self.config.tie_output and torch.equal(own.output.weight, table):
+            own.tokens.weight = own.output.weight = table
         if self.config.share_embeddings:
             self.decoder.tokens = self.encoder.embedding.tokens
             if self.config.tie_output:

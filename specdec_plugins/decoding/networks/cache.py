@@ -25,6 +25,7 @@ class CacheWindow:
     mask: Tensor  # [B, 1, n, T], additive
     storage: Tensor  # [L, B * capacity, 2, H, d]
     at: Tensor  # [B * n] int64, where in the storage they go
+    distances: Tensor | None  # [B, n, T] int64, to what each sees; None = positions are absolute
     _num_rows: int
 
     def write(self, layer: int, keys_values: Tensor) -> Tensor:
@@ -52,6 +53,10 @@ class KVCache:
         self._live = 0  # positions that the last pass may have written, known to the host
         self._written = 0  # that any pass may have written, in any row
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)  # [B]
+        # The position of what each place of a row holds, which distances are computed from.
+        self._held: Tensor | None = None
+        if stack.positions == "relative":
+            self._held = torch.empty(num_rows, 0, dtype=torch.int64, device=device)
 
     def __len__(self) -> int:
         return self.lengths.shape[0]
@@ -81,15 +86,26 @@ class KVCache:
         positions, at, mask = ops.open_window(
             self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
         )
-        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
+        distances = None
+        if self._held is not None:
+            distances = torch.arange(live, device=positions.device) - positions[..., None]
+        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, distances, len(self))
 
     def window_at(self, positions: Tensor, places: Tensor, seen: Tensor) -> CacheWindow:
         """Room for new tokens [B, n] at any places of their rows; see `Branching.score_at`."""
         self.make_room(64 * seen.shape[-1])
         rows = torch.arange(len(self), device=places.device)[:, None] * self.capacity
         mask = ops.mask_of_bits(seen, self._room.dtype)[:, None]
-        at = (rows + places).flatten()
-        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, len(self))
+        at, distances = (rows + places).flatten(), self.distances_at(positions, places, seen)
+        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, distances, len(self))
+
+    def distances_at(self, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor | None:
+        """`CacheWindow.distances` of new tokens, whose positions are noted; see `window_at`."""
+        if self._held is None:
+            return None
+        held = self._held[: len(self)]
+        held.scatter_(1, places, positions)
+        return held[:, None, : 64 * seen.shape[-1]] - positions[..., None]
 
     def opened(self, num_positions: int) -> tuple[Tensor, Tensor, int]:
         """For a kernel that opens its own window: lengths, storage and `make_room`."""
@@ -113,6 +129,8 @@ class KVCache:
         for layer in self._room:  # one at a time, so that the copies stay small
             layer[: len(rows), : self._live] = layer[rows, : self._live]
             layer[: len(rows), self._live : self._written] = 0
+        if self._held is not None:
+            self._held[: len(rows), : self._live] = self._held[rows, : self._live]
         self.lengths = self.lengths[rows]
 
     def append(self, other: KVCache) -> None:
@@ -125,6 +143,8 @@ class KVCache:
         self.lengths = torch.cat([self.lengths, other.lengths])
         self.storage[:, num_rows:, : other._live] = other.storage[:, :, : other._live]
         self.storage[:, num_rows:, other._live : self._written] = 0
+        if self._held is not None and other._held is not None:
+            self._held[num_rows : len(self), : other._live] = other._held[:, : other._live]
         self._written = max(self._written, other._live)
         self._live = max(self._live, other._live)
 
@@ -140,6 +160,10 @@ class KVCache:
         room = self._room.new_zeros(shape)
         room[:, : len(self), : self._live] = self.storage[:, :, : self._live]
         self._room = room
+        if self._held is not None:
+            held = torch.arange(positions, device=room.device).repeat(rows, 1)
+            held[: len(self), : self._live] = self._held[: len(self), : self._live]
+            self._held = held
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from specdec_plugins.errors import require
 
-POSITIONS = ("sinusoidal", "learned", "none")
+POSITIONS = ("sinusoidal", "learned", "relative", "none")
+NORMS = ("layer", "rms")
 
 
 def _relu_squared(x: Tensor) -> Tensor:
@@ -48,14 +49,33 @@ class StackConfig:
     num_heads: int  # of every attention
     vocab_size: int  # types, special symbols included
     max_positions: int  # tokens, the start token included
-    positions: str = "sinusoidal"  # or "learned", "none"
+    positions: str = "sinusoidal"  # or "learned", "relative", "none"
     normalize_before: bool = False  # layer norm before each block (pre-norm) instead of after it
     final_norm: bool = False  # one more layer norm after the last layer
+    attention_dim: int | None = None  # width of all heads together; None = dim
+    scales_scores: bool = True  # products of queries and keys are divided by sqrt(head_dim)
+    norm: str = "layer"  # or "rms", which has neither mean nor bias
+    norm_epsilon: float = 1e-5  # added to the mean square before its root is taken
+    biases: bool = True  # the linear layers have them
+    gated: bool = False  # the feed-forward block multiplies its activations by a second product
+    num_buckets: int = 0  # rows of the table of "relative" positions
+    max_distance: int = 0  # from where on they do not differ
+    bias_each_layer: bool = False  # each layer has a table; else all use that of the first
 
     def __post_init__(self) -> None:
+        width = self.attention_dim or self.dim
         require(
-            self.dim % self.num_heads == 0,
-            f"A model width of {self.dim} cannot be split over {self.num_heads} attention heads.",
+            width % self.num_heads == 0,
+            f"A model width of {width} cannot be split over {self.num_heads} attention heads.",
+        )
+        require(
+            self.norm in NORMS,
+            f"There is no norm {self.norm!r}; choose one of: {', '.join(NORMS)}.",
+        )
+        require(
+            self.positions != "relative" or (self.num_buckets >= 4 and self.max_distance > 0),
+            f"Relative positions cannot have {self.num_buckets} buckets up to a distance of "
+            f"{self.max_distance}.",
         )
         require(
             self.positions in POSITIONS,
@@ -63,8 +83,18 @@ class StackConfig:
         )
 
     @property
+    def switches(self) -> dict[str, Any]:
+        """What fairseq's layers do not have, as far as it differs from them."""
+        names = [field.name for field in fields(self)]
+        known = {field.name: field.default for field in fields(self)}
+        beyond = names[names.index("final_norm") + 1 :]
+        found = {name: getattr(self, name) for name in beyond}
+        found = {name: value for name, value in found.items() if value != known[name]}
+        return found | ({"positions": "relative"} if self.positions == "relative" else {})
+
+    @property
     def head_dim(self) -> int:
-        return self.dim // self.num_heads
+        return (self.attention_dim or self.dim) // self.num_heads
 
 
 _Config = TypeVar("_Config", bound="TransformerConfig")
@@ -152,8 +182,8 @@ class BlockConfig(TransformerConfig):
             "decoder.",
         )
         require(
-            self.decoder.positions != "none",
-            "The block drafter needs positions: without them all masks look alike.",
+            self.decoder.positions in ("sinusoidal", "learned"),
+            "The block drafter needs positions of its own: without them all masks look alike.",
         )
         require(
             not self.copy_source or self.encoder.dim == self.decoder.dim,

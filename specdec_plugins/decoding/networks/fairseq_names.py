@@ -28,6 +28,7 @@ _PAD = 1  # in every dictionary of fairseq
 _LAYER_NAMES = {
     "self_attn.out_proj": "self_attention.out",
     "self_attn_layer_norm": "self_norm",
+    "self_attn.relative": "self_attention.relative",
     "encoder_attn.q_proj": "cross_attention.query",
     "encoder_attn.out_proj": "cross_attention.out",
     "encoder_attn_layer_norm": "cross_norm",
@@ -144,17 +145,21 @@ def _stack(side: str, limit: str, state: State, settings: TrainingSettings) -> S
     if learned is not None:
         max_positions = min(max_positions, learned.shape[0] - _PAD - 1)
     positions = "sinusoidal" if learned is None else "learned"
-    return StackConfig(
+    if settings.get("no_token_positional_embeddings"):
+        positions = "none"
+    shape: dict[str, Any] = dict(
         num_layers=num_layers,
         dim=up.shape[1],
         ffn_dim=up.shape[0],
         num_heads=int(settings.get(f"{side}_attention_heads", 8)),
         vocab_size=state[f"{side}.embed_tokens.weight"].shape[0],
         max_positions=max_positions,
-        positions="none" if settings.get("no_token_positional_embeddings") else positions,
+        positions=positions,
         normalize_before=bool(settings.get(f"{side}_normalize_before", False)),
         final_norm=f"{side}.layer_norm.weight" in state,
     )
+    # What a drafter's encoder may have beyond fairseq's: it is the verifier's.
+    return StackConfig(**{**shape, **(settings.get(f"{side}_switches") or {})})
 
 
 def network_state(state: State, bidirectional: bool) -> State:

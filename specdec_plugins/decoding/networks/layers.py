@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -47,21 +48,75 @@ class PositionTable(nn.Module):
         return F.embedding(positions.clamp(max=self.last) + self.offset, self.weight)
 
 
-def attend(queries: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
+class RelativeTable(nn.Module):
+    """What self-attention adds to its scores, for each head and distance from query to key.
+
+    Half of the rows, the buckets, are for one distance each, the others for ranges that grow with
+    the distance (Raffel et al. 2020, section 2.1, and the code of T5).
+    """
+
+    def __init__(self, stack: StackConfig, looks_ahead: bool) -> None:
+        """looks_ahead: half of the buckets are for keys after the query, as in an encoder."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(stack.num_buckets, stack.num_heads))
+        self.buckets: Tensor  # [2 * reach + 1] int64, the row of each distance
+        self.reach = max(stack.max_distance, stack.num_buckets)
+        distances = torch.arange(-self.reach, self.reach + 1)
+        buckets = _buckets(distances, stack.num_buckets, stack.max_distance, looks_ahead)
+        self.register_buffer("buckets", buckets, persistent=False)
+
+    def by_distance(self) -> Tensor:
+        """[H, 2 * reach + 1], for distances from -reach on."""
+        found: Tensor = self.weight[self.buckets].T
+        return found
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """[B, H, n, T] of distances [B, n, T] int64."""
+        at = distances.clamp(-self.reach, self.reach) + self.reach
+        return self.by_distance()[:, at].transpose(0, 1)
+
+
+def _buckets(distances: Tensor, count: int, most: int, looks_ahead: bool) -> Tensor:
+    """The row of each distance: [N] int64 of [N] int64."""
+    first = torch.zeros_like(distances)
+    if looks_ahead:
+        count //= 2
+        first = (distances > 0) * count
+        far = distances.abs()
+    else:
+        far = -distances.clamp(max=0)
+    exact = count // 2
+    growth = torch.log(far.float() / exact) / math.log(most / exact)  # in single precision, as T5's
+    ranged = exact + (growth * (count - exact)).clamp(min=0).long()
+    return first + torch.where(far < exact, far, ranged.clamp(max=count - 1))
+
+
+def new_norm(stack: StackConfig) -> nn.Module:
+    """One of the stack's norms."""
+    if stack.norm == "rms":
+        return nn.RMSNorm(stack.dim, stack.norm_epsilon)
+    return nn.LayerNorm(stack.dim, stack.norm_epsilon)
+
+
+def attend(
+    queries: Tensor, keys_values: Tensor, mask: Tensor | None, scale: float | None = None
+) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017, equation 1), heads joined again.
 
     queries [B, n, H, d], keys_values [B, T, 2, H, d], mask broadcast to [B, H, n, T], added to
-    the logits. Returns [B, n, H * d].
+    the logits; scale: of the products, by default 1 / sqrt(d). Returns [B, n, H * d].
     """
     mask = None if mask is None else mask.to(queries.dtype)
     keys, values = keys_values.transpose(1, 3).unbind(2)  # each [B, H, T, d]
     if queries.requires_grad and queries.is_cpu:
         # Forward and backward, separate products take half as long as fused attention in bfloat16.
-        scores = queries.transpose(1, 2) @ keys.mT * queries.shape[-1] ** -0.5
+        scores = queries.transpose(1, 2) @ keys.mT * (scale or queries.shape[-1] ** -0.5)
         scores = scores if mask is None else scores + mask
         mixed: Tensor = scores.softmax(-1).to(values.dtype) @ values
         return mixed.transpose(1, 2).flatten(2)
-    mixed = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=mask)
+    mixed = F.scaled_dot_product_attention(
+        queries.transpose(1, 2), keys, values, attn_mask=mask, scale=scale
+    )
     return mixed.transpose(1, 2).flatten(2)
 
 
@@ -77,11 +132,14 @@ def take(x: Tensor, columns: Tensor | slice | None) -> Tensor:
 class SelfAttention(nn.Module):
     """Queries, keys and values come from one product."""
 
-    def __init__(self, dim: int, num_heads: int) -> None:
+    def __init__(self, stack: StackConfig) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
+        self.num_heads = stack.num_heads
+        self.scale = None if stack.scales_scores else 1.0
+        width = stack.num_heads * stack.head_dim
+        self.qkv = nn.Linear(stack.dim, 3 * width, stack.biases)
+        self.out = nn.Linear(width, stack.dim, stack.biases)
+        self.relative: RelativeTable | None = None  # set by the stack
 
     def forward(
         self,
@@ -95,19 +153,21 @@ class SelfAttention(nn.Module):
         queries, keys_values = take(qkv[:, :, 0], columns), qkv[:, :, 1:]
         if store is not None:
             keys_values = store.write(layer, keys_values)
-        mixed: Tensor = self.out(attend(queries, keys_values, mask))
+        mixed: Tensor = self.out(attend(queries, keys_values, mask, self.scale))
         return mixed
 
 
 class CrossAttention(nn.Module):
     """Attention to the source, whose keys and values are computed once (`keys_values`)."""
 
-    def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
+    def __init__(self, stack: StackConfig, source_dim: int) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.query = nn.Linear(dim, dim)
-        self.key_value = nn.Linear(source_dim, 2 * dim)
-        self.out = nn.Linear(dim, dim)
+        self.num_heads = stack.num_heads
+        self.scale = None if stack.scales_scores else 1.0
+        width = stack.num_heads * stack.head_dim
+        self.query = nn.Linear(stack.dim, width, stack.biases)
+        self.key_value = nn.Linear(source_dim, 2 * width, stack.biases)
+        self.out = nn.Linear(width, stack.dim, stack.biases)
 
     def keys_values(self, states: Tensor) -> Tensor:
         """[B, S, 2, H, d] of encoder states [B, S, D]."""
@@ -116,7 +176,7 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
         queries = self.query(x).view(*x.shape[:2], self.num_heads, -1)  # [B, n, H, d]
-        mixed: Tensor = self.out(attend(queries, keys_values, mask))
+        mixed: Tensor = self.out(attend(queries, keys_values, mask, self.scale))
         return mixed
 
 
@@ -127,15 +187,16 @@ class Layer(nn.Module):
         super().__init__()
         self.normalize_before = stack.normalize_before
         self.activation = ACTIVATIONS[activation]
-        self.self_attention = SelfAttention(stack.dim, stack.num_heads)
-        self.self_norm = nn.LayerNorm(stack.dim)
+        self.self_attention = SelfAttention(stack)
+        self.self_norm = new_norm(stack)
         self.cross_attention = None
         if source_dim is not None:
-            self.cross_attention = CrossAttention(stack.dim, source_dim, stack.num_heads)
-            self.cross_norm = nn.LayerNorm(stack.dim)
-        self.up = nn.Linear(stack.dim, stack.ffn_dim)
-        self.down = nn.Linear(stack.ffn_dim, stack.dim)
-        self.ffn_norm = nn.LayerNorm(stack.dim)
+            self.cross_attention = CrossAttention(stack, source_dim)
+            self.cross_norm = new_norm(stack)
+        self.up = nn.Linear(stack.dim, stack.ffn_dim, stack.biases)
+        self.gate = nn.Linear(stack.dim, stack.ffn_dim, stack.biases) if stack.gated else None
+        self.down = nn.Linear(stack.ffn_dim, stack.dim, stack.biases)
+        self.ffn_norm = new_norm(stack)
 
     def forward(
         self,
@@ -162,7 +223,8 @@ class Layer(nn.Module):
         return x if self.normalize_before else norm(x)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(self.activation(self.up(x)))
+        active = self.activation(self.up(x))
+        out: Tensor = self.down(active if self.gate is None else active * self.gate(x))
         return out
 
 
@@ -173,13 +235,22 @@ class LayerStack(nn.ModuleList):
         """With `source_dim`, each layer attends to a source of that width."""
         super().__init__(Layer(stack, activation, source_dim) for _ in range(stack.num_layers))
         self.activation = activation
+        if stack.positions == "relative":
+            for layer in list(self) if stack.bias_each_layer else list(self)[:1]:
+                own = RelativeTable(stack, source_dim is None)
+                cast(Layer, layer).self_attention.relative = own
 
     @property
     def attention_dtype(self) -> torch.dtype:
         """Dtype of keys and values, in which attention is computed."""
-        bias = self[0].get_submodule("self_attention.qkv").bias
-        assert isinstance(bias, Tensor)
-        return bias.dtype
+        weight = self[0].get_submodule("self_norm").weight
+        assert isinstance(weight, Tensor)
+        return weight.dtype
+
+    def relative(self, index: int) -> RelativeTable | None:
+        """The table of relative positions that a layer uses; None = positions are absolute."""
+        own, first = (cast(Layer, self[i]).self_attention.relative for i in (index, 0))
+        return first if own is None else own
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of the source for each layer, computed once: [B, S, 2, H, d] each."""
@@ -195,10 +266,16 @@ class LayerStack(nn.ModuleList):
         span: range | None = None,  # of the layers to run; None = all
         positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
         columns: Tensor | slice | None = None,  # [B, m] int64, whose output is wanted
+        distances: Tensor | None = None,  # [B, n, T] int64 from queries to keys, if relative
     ) -> Tensor:  # [B, n, D], or [B, m, D]
         """The output of the last layer of the span; each layer that runs writes to the store."""
         span = range(len(self)) if span is None else span
+        seen, table = mask, None
         for index in span:
+            if (own := self.relative(index)) is not None and own is not table:
+                assert distances is not None, "layers with relative positions need distances"
+                added = own(distances)
+                table, mask = own, added if seen is None else added + seen
             wanted = columns if index == span[-1] else None
             if wanted is not None and mask is not None and mask.shape[2] > 1:
                 mask = take(mask[:, 0], wanted)[:, None]

@@ -17,9 +17,14 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.cpu.products import FAST_PRODUCTS, NativeLayers, NativeLinear
+from specdec_plugins.decoding.networks.cpu.products import (
+    FAST_PRODUCTS,
+    NativeLayers,
+    NativeLinear,
+    NativeNorm,
+)
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
-from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable
+from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, new_norm
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, State, TrainingSettings
 from specdec_plugins.decoding.types import Draft, Prefix
 
@@ -34,13 +39,14 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(stack.dim) if config.scale_embedding else 1.0
         width = tokens.embedding_dim
         self.project = nn.Linear(width, stack.dim, bias=False) if width != stack.dim else None
-        self.positions = PositionTable(stack, config.pad) if stack.positions != "none" else None
+        has_table = stack.positions in ("sinusoidal", "learned")
+        self.positions = PositionTable(stack, config.pad) if has_table else None
         self.norm = nn.LayerNorm(stack.dim) if config.norm_embedding else None
 
     @property
     def is_plain(self) -> bool:
-        """True if it only adds scaled embeddings of tokens and those of positions."""
-        return self.positions is not None and self.project is None and self.norm is None
+        """True if it only adds scaled embeddings of tokens and those of positions, if any."""
+        return self.project is None and self.norm is None
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[B, n, D] of tokens and positions, both [B, n] int64."""
@@ -67,7 +73,7 @@ class Encoder(nn.Module):
     def __init__(self, config: TransformerConfig, tokens: nn.Embedding) -> None:
         super().__init__()
         stack = config.encoder
-        self.pad = config.pad
+        self.pad, self.is_relative = config.pad, stack.positions == "relative"
         # What determines its output beside the weights, except kind and number of positions.
         self.kind = (
             replace(stack, positions="none", max_positions=0),
@@ -75,7 +81,7 @@ class Encoder(nn.Module):
         )
         self.embedding = Embedding(tokens, config, "encoder")
         self.layers = LayerStack(stack, config.activation, source_dim=None)
-        self.norm = nn.LayerNorm(stack.dim) if stack.final_norm else None
+        self.norm = new_norm(stack) if stack.final_norm else None
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """States [B, S, D] (junk at padding) and padding [B, S] bool of tokens [B, S] int64.
@@ -85,7 +91,8 @@ class Encoder(nn.Module):
         positions, padding_mask = ops.count_tokens(tokens, self.pad)
         x: Tensor = self.embedding(tokens, positions)
         mask = ops.additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, S]
-        x = self.layers(x, mask)
+        distances = positions[:, None] - positions[..., None] if self.is_relative else None
+        x = self.layers(x, mask, distances=distances)
         return (x if self.norm is None else self.norm(x)), padding_mask
 
 
@@ -135,7 +142,7 @@ class CachedDecoder(nn.Module):
         stack = config.decoder
         self.embedding = Embedding(tokens, config, "decoder")
         self.layers = LayerStack(stack, config.activation, config.encoder.dim)
-        self.norm = nn.LayerNorm(stack.dim) if stack.final_norm else None
+        self.norm = new_norm(stack) if stack.final_norm else None
         self.project: nn.Linear | None = None
         if config.output_dim != stack.dim:
             self.project = nn.Linear(stack.dim, config.output_dim, bias=False)
@@ -145,7 +152,8 @@ class CachedDecoder(nn.Module):
     def scores_at_once(self) -> bool:
         """True if the kernels do all of `score`."""
         is_fast = isinstance(self.layers, NativeLayers) and isinstance(self.output, NativeLinear)
-        return is_fast and self.embedding.is_plain and not (self.norm or self.project)
+        norms = self.norm is None or isinstance(self.norm, NativeNorm)
+        return is_fast and norms and self.embedding.is_plain and self.project is None
 
     def score(
         self, prefix: Prefix, draft: Draft, pad: int, cache: KVCache, source: SourceMemory
@@ -189,6 +197,7 @@ class CachedDecoder(nn.Module):
             positions=positions,
             places=places,
             seen=seen,
+            distances=cache.distances_at(positions, places, seen),
             storage=cache.storage.flatten(1, 2),
             source=source.compiled,
             logits=logits,
@@ -205,8 +214,9 @@ class CachedDecoder(nn.Module):
     def _scorer(self) -> Any:
         """The kernels' scorer, over these weights."""
         layers, read = cast(NativeLayers, self.layers), self.embedding
-        below = layers.after(read.tokens, read.scale, cast(PositionTable, read.positions))
-        return ops.native.Scorer(**below, output=cast(NativeLinear, self.output).packed)
+        norm = self.norm.parts if isinstance(self.norm, NativeNorm) else None
+        below = layers.after(read.tokens, read.scale, read.positions)
+        return ops.native.Scorer(**below, output=cast(NativeLinear, self.output).packed, norm=norm)
 
     def forward(self, tokens: Tensor, window: CacheWindow, source: SourceMemory) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
@@ -223,7 +233,7 @@ class CachedDecoder(nn.Module):
     ) -> Tensor:  # [B, n, D]
         """The output of layer `stop` - 1; each layer that runs writes to the window."""
         span = range(start, len(self.layers) if stop is None else stop)
-        left: Tensor = self.layers(x, window.mask, window, source, span)
+        left: Tensor = self.layers(x, window.mask, window, source, span, distances=window.distances)
         return left
 
     def finish(self, x: Tensor) -> Tensor:

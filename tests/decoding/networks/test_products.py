@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -34,11 +35,13 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (
     EOS,
+    T5,
     block_drafter,
     full_logits,
     random_ids,
     randomise,
     sentences,
+    t5,
     transformer,
 )
 from tests.decoding.toys import SPECIAL, method_of
@@ -108,8 +111,11 @@ STACK = StackConfig(num_layers=3, dim=166, ffn_dim=50, num_heads=2, vocab_size=9
 DIM = STACK.dim
 
 
-def stack_of_layers(before: bool = False, source: int = 20) -> LayerStack:
-    layers = LayerStack(replace(STACK, normalize_before=before), "relu", source or None)
+def stack_of_layers(
+    before: bool = False, source: int = 20, stack: StackConfig = STACK
+) -> LayerStack:
+    stack = replace(stack, normalize_before=before)
+    layers = LayerStack(stack, "swish" if stack.gated else "relu", source or None)
     randomise(layers, 1)
     for parameter in layers.parameters():
         parameter.data *= 0.4 if parameter.dim() > 1 else 1.0  # or rounding grows with the width
@@ -119,7 +125,9 @@ def stack_of_layers(before: bool = False, source: int = 20) -> LayerStack:
 class Case:
     """Layers with a cache that holds something, and a source, both of rows of several lengths."""
 
-    def __init__(self, layers: LayerStack | NativeLayers, num_rows: int = 3) -> None:
+    def __init__(
+        self, layers: LayerStack | NativeLayers, num_rows: int = 3, stack: StackConfig = STACK
+    ) -> None:
         self.layers = layers
         generator = torch.Generator().manual_seed(4)
 
@@ -131,12 +139,14 @@ class Case:
         states, prefill = some(3, 7, 20)[:num_rows], some(3, 4, DIM)[:num_rows]
         self.x, self.positions = some(3, 6, DIM)[:num_rows], some(3, 6, DIM)[:num_rows]
         self.memory = SourceMemory(lengths, padding_mask, layers.keys_values(states)).trimmed()
-        self.cache = KVCache(STACK, num_rows, self.x.device, torch.float32)
-        layers(prefill, self.cache.window(4, 0).mask, self.cache.window(4, 0), self.memory)
+        self.cache = KVCache(stack, num_rows, self.x.device, torch.float32)
+        window = self.cache.window(4, 0)
+        layers(prefill, window.mask, window, self.memory, distances=window.distances)
         self.cache.crop(torch.tensor([4, 1, 3])[:num_rows])
 
     def run(self, **more: object) -> Tensor:
         window = self.cache.window(self.x.shape[1], width=4)
+        more["distances"] = window.distances
         out: Tensor = self.layers(self.x, window.mask, window, self.memory, **more)
         return out
 
@@ -160,6 +170,17 @@ def test_layers_are_torchs(instruction_set: str, before: bool) -> None:
     torch.testing.assert_close(fast.cache.storage, slow.cache.storage, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_layers_of_t5_are_torchs(instruction_set: str) -> None:
+    stack = replace(STACK, **{**T5, "attention_dim": 98})
+    layers = stack_of_layers(True, stack=stack)
+    slow = Case(layers, stack=stack)
+    fast = Case(NativeLayers(layers, instruction_set=instruction_set), stack=stack)
+    for more in ({}, {"span": range(1, 2)}):
+        torch.testing.assert_close(fast.run(**more), slow.run(**more), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fast.cache.storage, slow.cache.storage, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("some", [False, True])
 def test_an_encoder_is_torchs(some: bool) -> None:
     """Without a mask, with one for each row, and with one for each query."""
@@ -176,10 +197,11 @@ def test_an_encoder_is_torchs(some: bool) -> None:
 
 
 @pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("made", [transformer, t5])
 def test_a_token_scored_in_a_block_gets_the_logits_that_it_gets_alone(
-    int8: bool, threads_kept: None
+    made: Callable[[], Transformer], int8: bool, threads_kept: None
 ) -> None:
-    network = with_fast_products(transformer().float(), int8)
+    network = with_fast_products(made().float(), int8)
     generator = torch.Generator().manual_seed(0)
     sources = [[*random_ids(generator, n), EOS] for n in (6, 2, 9)]
     target = torch.tensor([[EOS, *random_ids(generator, 11)] for _ in sources])
@@ -223,7 +245,7 @@ def test_a_pass_stays_within_its_tensors(change: dict[str, Any], words: str) -> 
         x: Tensor, mask: Tensor, storage: Tensor, at: Tensor, columns: Tensor, **g: Any
     ) -> None:
         span = g["first"], g["stop"]
-        inputs, seen = (x, None, columns), (mask, storage, at)
+        inputs, seen = (x, None, columns), (mask, storage, at, None)
         stack.run(inputs, seen, source=g["source"], span=span, out=g["out"], threads=1)
 
     run(**given)

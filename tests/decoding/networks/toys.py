@@ -47,6 +47,21 @@ def randomise(network: nn.Module, seed: int) -> nn.Module:
     return network.double().eval().requires_grad_(False)
 
 
+T5: dict[str, Any] = {  # the switches of its layers
+    **{"positions": "relative", "num_buckets": 8, "max_distance": 12, "bias_each_layer": True},
+    **{"normalize_before": True, "final_norm": True, "norm": "rms", "norm_epsilon": 1e-6},
+    **{"attention_dim": 18, "scales_scores": False, "biases": False, "gated": True},
+}
+
+
+def t5() -> Transformer:
+    """One with the layers of T5 on both sides."""
+    stack = replace(_STACK, **T5)
+    network = Transformer(TransformerConfig(stack, stack, activation="gelu_accurate"))
+    randomise(network, seed=0)
+    return network
+
+
 def transformer(
     seed: int = 0, max_positions: int = 48, positions: str = "learned", **decoder: Any
 ) -> Transformer:

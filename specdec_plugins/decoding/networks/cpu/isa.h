@@ -44,10 +44,17 @@ struct Linear {
   const float* bias = nullptr;      // [out padded to panels]
 };
 
+// A layer norm; without a bias it leaves the mean as it is (RMS).
 struct Norm {
   const float* gain = nullptr;
   const float* bias = nullptr;
   float epsilon = 0;
+};
+
+// What is added to scores, by the distance from a query to a key: [heads, 2 * reach + 1].
+struct Relative {
+  const float* data = nullptr;  // null = nothing is added
+  int64_t reach = 0;            // larger distances count as this one
 };
 
 enum class Activation { none, relu, relu_squared, gelu, gelu_tanh, swish, tanh };
@@ -57,6 +64,9 @@ struct Layer {
   Norm self_norm, cross_norm, ffn_norm;
   bool reads_source = false;
   bool norm_before = false;
+  bool gated = false;  // `up` gives what is activated, and as many factors of it
+  float scale = 1;     // of the products of queries and keys
+  Relative relative;   // in self-attention
   Activation activation = Activation::relu;
 };
 
@@ -66,6 +76,7 @@ struct Place {
   int64_t at;         // where its keys and values go: a position of its row's cache
   int width;          // positions of the row that it may attend to
   const float* mask;  // additive, over these; null = all are seen
+  const int64_t* distances;  // to these, for relative positions; null = from `at`, each in its place
 };
 
 // The source of one row, as one layer reads it: keys and values [width, 2, H, d].
@@ -78,6 +89,7 @@ struct SourceStates {
 struct Pass {
   int rows = 0, count = 0;           // B, and M new positions of all rows
   int dim = 0, heads = 0;
+  int width = 0, ffn = 0;            // of all heads together, W; of the input of `down`
   const float* input = nullptr;      // [M, D]
   const float* positions = nullptr;  // [M, D], added before each layer; null = none
   const Place* places = nullptr;     // [M]
@@ -90,9 +102,10 @@ struct Pass {
   // Buffers.
   float* x = nullptr;       // [M, D] the residual stream
   float* normed = nullptr;  // [M, D]
-  float* branch = nullptr;  // [M, D] output of attention
-  float* qkv = nullptr;     // [M, 3 D]
-  float* hidden = nullptr;  // [M, the larger of D and ffn]
+  float* branch = nullptr;  // [M, W or D] output of attention, and of a layer
+  float* qkv = nullptr;     // [M, 3 W]
+  float* hidden = nullptr;  // [M, the larger of D and what `up` gives]
+  float* gated = nullptr;   // [M, ffn], where layers are gated
 };
 
 // Rows that every thread quantises for itself: cheaper than waiting for each other.
@@ -102,7 +115,7 @@ constexpr int ROWS_ALONE = 64;
 struct Scratch {
   uint8_t* codes;   // [threads, ROWS_ALONE, widest input padded to 4]
   float* steps;     // [threads, ROWS_ALONE]
-  float* scores;    // [threads, widest mask padded to 16]
+  float* scores;    // [threads, widest mask padded to 16], twice with relative positions
   int64_t codes_stride, steps_stride, scores_stride;  // a thread
   uint8_t* shared_codes;  // [M, widest input padded to 4], where M > ROWS_ALONE
   float* shared_steps;    // [M]

@@ -165,13 +165,18 @@ template <>
 struct type_caster<Bigrams>
     : parts_caster<Bigrams, Types, Types, Floats<1>, Floats<1>, Floats<1>> {};
 template <>
-struct type_caster<NormTensors> : parts_caster<NormTensors, Floats<1>, Floats<1>, float> {};
+struct type_caster<NormTensors>
+    : parts_caster<NormTensors, Floats<1>, std::optional<Floats<1>>, float> {};
+template <>
+struct type_caster<Switches>
+    : parts_caster<Switches, bool, bool, bool, std::string, std::optional<Floats<2>>> {};
 template <>
 struct type_caster<Inputs>
     : parts_caster<Inputs, Floats<3>, std::optional<Floats<3>>, std::optional<Integers<2>>> {};
 template <>
-struct type_caster<Seen> : parts_caster<Seen, std::optional<Floats<4>>, std::optional<Storage>,
-                                        std::optional<Integers<1>>> {};
+struct type_caster<Seen>
+    : parts_caster<Seen, std::optional<Floats<4>>, std::optional<Storage>,
+                   std::optional<Integers<1>>, std::optional<Integers<3>>> {};
 template <>
 struct type_caster<Span> : parts_caster<Span, int, int> {};
 template <>
@@ -217,6 +222,10 @@ PYBIND11_MODULE(_kernels, module) {
              arg("threads"), Unlocked());
   module.def("best_paths", &best_paths, arg("logits"), arg("before"), arg("bigrams"),
              arg("weight"), arg("candidates"), arg("paths"), arg("threads"), Unlocked());
+  module.def("normalise",
+             [](const NormTensors& norm, const Folded<const float, 2>& x,
+                const Folded<float, 2>& out, int threads) { normalise(norm, x, out, threads); },
+             arg("norm"), arg("x"), arg("out"), arg("threads"), Unlocked());
   module.def("embed", &embed, arg("tokens"), arg("positions"), arg("tables"), arg("out"));
   module.def("list_types", &list_types, arg("source_ids"), arg("starts"), arg("types"),
              arg("common"), arg("out"));
@@ -240,9 +249,8 @@ PYBIND11_MODULE(_kernels, module) {
       .def(py::init<std::vector<Rows<5>>, std::optional<Floats<4>>, std::vector<Rows<3>>>(),
            arg("layers"), arg("mask"), arg("copied"));
   py::class_<Stack, std::shared_ptr<Stack>>(module, "Stack")
-      .def(py::init<int, int, int>(), arg("dim"), arg("heads"), arg("ffn"))
-      .def("add", &Stack::add, arg("products"), arg("norms"), arg("norm_before"),
-           arg("activation"))
+      .def(py::init<int, int, int, int>(), arg("dim"), arg("attention"), arg("heads"), arg("ffn"))
+      .def("add", &Stack::add, arg("products"), arg("norms"), arg("switches"))
       .def("run", &Stack::run, arg("inputs"), arg("seen"), arg("source"), arg("span"), arg("out"),
            arg("threads"), Unlocked());
   py::class_<Head, std::shared_ptr<Head>>(module, "Head")
@@ -251,12 +259,13 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("walk_blocks", &walk_blocks, arg("blocks"), arg("head"), arg("source"),
              arg("candidates"), arg("drafted"), arg("threads"), Unlocked());
   py::class_<Scorer>(module, "Scorer")
-      .def(py::init<Tables, std::shared_ptr<Stack>, Packed>(), arg("tables"), arg("stack"),
-           arg("output"))
+      .def(py::init<Tables, std::shared_ptr<Stack>, Packed, std::optional<NormTensors>>(),
+           arg("tables"), arg("stack"), arg("output"), arg("norm"))
       .def("score", &Scorer::score, arg("prefix"), arg("draft"), arg("pad"), arg("cached"),
            arg("source"), arg("states"), arg("logits"), arg("threads"), Unlocked())
       .def("score_at", &Scorer::score_at, arg("tokens"), arg("positions"), arg("places"),
-           arg("seen"), arg("storage"), arg("source"), arg("logits"), arg("threads"), Unlocked());
+           arg("seen"), arg("distances"), arg("storage"), arg("source"), arg("logits"),
+           arg("threads"), Unlocked());
   py::class_<BlockDrafter>(module, "BlockDrafter")
       .def(py::init<Tables, std::shared_ptr<Stack>, int64_t, int64_t, std::optional<Floats<2>>,
                     std::shared_ptr<Head>>(),

@@ -145,14 +145,19 @@ struct Window {
     open_window(cached.lengths, last_seen, 0, capacity,
                 {positions.written(), at.written(), mask.written()});
   }
-  Seen seen() const { return {mask.read(), storage, at.read()}; }
+  Seen seen() const { return {mask.read(), storage, at.read(), {}}; }
 };
 
 // A verifier's pass over committed and drafted tokens, up to the logits.
 class Scorer {
  public:
-  Scorer(Tables tables, std::shared_ptr<Stack> stack, std::shared_ptr<PackedWeights> output)
-      : tables_(std::move(tables)), stack_(std::move(stack)), output_(std::move(output)) {}
+  // norm: of the last states, if they have one.
+  Scorer(Tables tables, std::shared_ptr<Stack> stack, std::shared_ptr<PackedWeights> output,
+         std::optional<NormTensors> norm)
+      : tables_(std::move(tables)),
+        stack_(std::move(stack)),
+        output_(std::move(output)),
+        norm_(std::move(norm)) {}
 
   // The last states [B, K + 1, D], and the logits [B * (K + 1), V] of them.
   void score(const Ragged& prefix, const Ragged& draft, int64_t pad, const Cached& cached,
@@ -165,15 +170,16 @@ class Scorer {
     Window window(rows, width, cached);
     Owned<float, 3> x(rows, width, tables_.tokens.size(1));
     embed(tokens.read(), window.positions.read(), tables_, x.written());
-    stack_->run({x.read(), {}, {}}, window.seen(), &source, {0, stack_->size()}, states, threads);
+    run(x, window.seen(), source, states, threads);
     output_->multiply(as_rows(states), logits, threads);
   }
 
   // Logits [B * n, V] after tokens [B, n] at any positions and places of their rows' storage; each
-  // sees the places whose bits are set in its `seen` [B, n, W].
+  // sees the places whose bits are set in its `seen` [B, n, W]. distances: as in `Seen`.
   void score_at(const Integers<2>& tokens, const Integers<2>& positions, const Integers<2>& places,
-                const Integers<3>& seen, const Storage& storage, const Source& source,
-                const Folded<float, 2>& logits, int threads) const {
+                const Integers<3>& seen, const std::optional<Integers<3>>& distances,
+                const Storage& storage, const Source& source, const Folded<float, 2>& logits,
+                int threads) const {
     const int64_t rows = tokens.size(0), width = tokens.size(1), dim = tables_.tokens.size(1);
     check(rows > 0 && width > 0, "a pass needs tokens");
     const int64_t capacity = storage.size(1) / rows, live = 64 * seen.size(2);
@@ -192,12 +198,20 @@ class Scorer {
     }
     Owned<float, 3> x(rows, width, dim), states(rows, width, dim);
     embed(tokens, positions, tables_, x.written());
-    stack_->run({x.read(), {}, {}}, {mask.read(), storage, at.read()}, &source,
-                {0, stack_->size()}, states.written(), threads);
+    run(x, {mask.read(), storage, at.read(), distances}, source, states.written(), threads);
     output_->multiply(as_rows(states.written()), logits, threads);
   }
 
  private:
+  // The last states of embedded tokens.
+  void run(const Owned<float, 3>& x, const Seen& seen, const Source& source,
+           const Tensor<float, 3>& states, int threads) const {
+    stack_->run({x.read(), {}, {}}, seen, &source, {0, stack_->size()}, states, threads);
+    if (!norm_) return;
+    const Floats<2> rows = as_rows(states);
+    normalise(*norm_, rows, {states.data, {rows.size(0), rows.size(1)}, 0, {}}, threads);
+  }
+
   static Floats<2> as_rows(const Tensor<float, 3>& states) {
     return {states.data, {states.size(0) * states.size(1), states.size(2)}, 0, {}};
   }
@@ -205,6 +219,7 @@ class Scorer {
   Tables tables_;
   std::shared_ptr<Stack> stack_;
   std::shared_ptr<PackedWeights> output_;
+  std::optional<NormTensors> norm_;
 };
 
 // A block drafter with a cached prefix.

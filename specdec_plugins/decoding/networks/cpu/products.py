@@ -62,16 +62,21 @@ class NativeLayers(nn.Module):
         self._num_layers = len(layers)
         self._num_heads = first.self_attention.num_heads
         self.compiled = ops.native.Stack(
-            dim=first.up.in_features, heads=self._num_heads, ffn=first.up.out_features
+            dim=first.up.in_features,
+            attention=first.self_attention.out.in_features,
+            heads=self._num_heads,
+            ffn=first.down.in_features,
         )
         # Kept apart from the layers, as only these are called on their own.
         self._key_values = nn.ModuleList()
-        for layer in layers:
-            self._add(cast(Layer, layer), layers.activation, int8, instruction_set)
+        for index in range(len(layers)):
+            self._add(layers, index, int8, instruction_set)
 
-    def _add(self, layer: Layer, activation: str, int8: bool, instruction_set: str) -> None:
+    def _add(self, layers: LayerStack, index: int, int8: bool, instruction_set: str) -> None:
+        layer, table = cast(Layer, layers[index]), layers.relative(index)
         attention, crossing = layer.self_attention, layer.cross_attention
-        linears = [attention.qkv, attention.out, layer.up, layer.down]
+        up = layer.up if layer.gate is None else _both(layer.up, layer.gate)
+        linears = [attention.qkv, attention.out, up, layer.down]
         norms = [layer.self_norm, layer.ffn_norm]
         if crossing is not None:
             linears[2:2] = [crossing.query, crossing.out]
@@ -79,9 +84,14 @@ class NativeLayers(nn.Module):
             self._key_values.append(NativeLinear(crossing.key_value, int8, instruction_set))
         self.compiled.add(
             products=[_pack(linear, int8, instruction_set) for linear in linears],
-            norms=[(norm.weight.detach(), norm.bias.detach(), norm.eps) for norm in norms],
-            norm_before=layer.normalize_before,
-            activation=activation,
+            norms=list(map(_parts, norms)),
+            switches=(
+                layer.normalize_before,
+                layer.gate is not None,
+                attention.scale is None,
+                layers.activation,
+                None if table is None else table.by_distance().detach(),
+            ),
         )
 
     def __len__(self) -> int:
@@ -92,9 +102,13 @@ class NativeLayers(nn.Module):
         """Of keys and values, in which attention is computed."""
         return torch.float32
 
-    def after(self, tokens: nn.Embedding, scale: float, positions: PositionTable) -> dict[str, Any]:
+    def after(
+        self, tokens: nn.Embedding, scale: float, positions: PositionTable | None
+    ) -> dict[str, Any]:
         """What the kernels' decoders are made of: embedding tables, and these layers."""
-        places = positions.weight.detach(), positions.offset, positions.last
+        places = torch.zeros(1, tokens.embedding_dim), 0, 0  # of a token at any position
+        if positions is not None:
+            places = positions.weight.detach(), positions.offset, positions.last
         return {"tables": (tokens.weight.detach(), scale, *places), "stack": self.compiled}
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
@@ -111,6 +125,7 @@ class NativeLayers(nn.Module):
         span: range | None = None,  # of the layers to run; None = all
         positions: Tensor | None = None,  # [B, n, D], added to what each layer reads
         columns: Tensor | None = None,  # [B, m] int64, whose output is wanted
+        distances: Tensor | None = None,  # [B, n, T] int64 from queries to keys, if relative
     ) -> Tensor:  # [B, n, D], or [B, m, D]
         """The output of the last layer of the span; each layer that runs writes to the store."""
         span = range(len(self)) if span is None else span
@@ -120,12 +135,30 @@ class NativeLayers(nn.Module):
             return out if len(span) else x
         self.compiled.run(
             inputs=(x, None if positions is None else positions.expand(x.shape), columns),
-            seen=(mask, None, None) if store is None else (mask, store.storage, store.at),
+            seen=(
+                (mask, None, None, distances)
+                if store is None
+                else (mask, store.storage, store.at, distances)
+            ),
             source=None if source is None else source.compiled,
             span=(span.start, span.stop),
             out=out,
             threads=torch.get_num_threads(),
         )
+        return out
+
+
+class NativeNorm(nn.Module):
+    """An RMS norm, which torch computes in several operations."""
+
+    def __init__(self, norm: nn.RMSNorm) -> None:
+        super().__init__()
+        self.parts = _parts(norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] of [..., D], float32."""
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        ops.native.normalise(norm=self.parts, x=x, out=out, threads=torch.get_num_threads())
         return out
 
 
@@ -203,6 +236,23 @@ class NativeHead(nn.Module):
         return self._compiled
 
 
+def _both(first: nn.Linear, second: nn.Linear) -> nn.Linear:
+    """One product that gives the outputs of both."""
+    both = nn.Linear(first.in_features, 2 * first.out_features, first.bias is not None, "meta")
+    both.weight = nn.Parameter(torch.cat([first.weight, second.weight]), requires_grad=False)
+    if first.bias is not None:
+        both.bias = nn.Parameter(torch.cat([first.bias, second.bias]), requires_grad=False)
+    return both
+
+
+def _parts(norm: nn.Module) -> tuple[Tensor, Tensor | None, float]:
+    """Gain, bias and epsilon of a norm; no bias: it is an RMS norm."""
+    if isinstance(norm, nn.RMSNorm):
+        return norm.weight.detach(), None, cast(float, norm.eps)
+    assert isinstance(norm, nn.LayerNorm)
+    return norm.weight.detach(), norm.bias.detach(), norm.eps
+
+
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> Any:
     """Its weights in the kernels' layout; those of a tied table are shared while it lives."""
     is_shared = linear.bias is None and not instruction_set
@@ -223,7 +273,7 @@ def _first(layers: LayerStack) -> Layer:
     return cast(Layer, layers[0])
 
 
-FAST_PRODUCTS = (NativeLinear, NativeLayers)
+FAST_PRODUCTS = (NativeLinear, NativeLayers, NativeNorm)
 
 
 def with_fast_products(network: _Network, int8: bool = False, kernels: str = "native") -> _Network:
@@ -253,6 +303,8 @@ def _use_kernels(network: nn.Module, int8: bool) -> None:
     for parent, name, child in _children(network):
         if isinstance(child, nn.Linear) and suits(child.weight):
             setattr(parent, name, NativeLinear(child, int8))
+        elif isinstance(child, nn.RMSNorm) and suits(child.weight):
+            setattr(parent, name, NativeNorm(child))
     for parent, name, child in _children(network):
         if isinstance(child, SequentialHead) and isinstance(child.out, NativeLinear):
             setattr(parent, name, NativeHead(child))

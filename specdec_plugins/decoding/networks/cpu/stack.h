@@ -9,8 +9,21 @@
 namespace specdec {
 
 struct NormTensors {
-  Floats<1> gain, bias;
+  Floats<1> gain;
+  std::optional<Floats<1>> bias;  // none = RMS, which leaves the mean as it is
   float epsilon;
+
+  Norm read(int64_t dim) const {
+    check_same("width", dim, gain.size(0), bias ? bias->size(0) : dim);
+    return {gain.data, data_of(bias), epsilon};
+  }
+};
+
+// The switches of a layer.
+struct Switches {
+  bool norm_before, gated, scales_scores;
+  std::string activation;                // by the names of config.py
+  std::optional<Floats<2>> by_distance;  // [H, 2 * reach + 1], added to scores; none = nothing
 };
 
 // What is computed once for the sources of all rows.
@@ -32,11 +45,23 @@ struct Seen {
   std::optional<Floats<4>> mask;       // [B or 1, 1, n or 1, T], additive
   std::optional<Storage> storage;
   std::optional<Integers<1>> at;       // [B * n]
+  std::optional<Integers<3>> distances;  // [B, n, T], for relative positions; none = as in `Place`
 };
 
 struct Span {
   int first, stop;  // layers
 };
+
+// Norms of rows, which may be written where they are read.
+inline void normalise(const NormTensors& norm, const Floats<2>& x, const Tensor<float, 2>& out,
+                      int threads) {
+  const int64_t rows = x.size(0), dim = x.size(1);
+  const Norm own = norm.read(dim);
+  check_same("numbers", x.count(), out.count());
+  for_rows(rows, threads, [&](int64_t row) {
+    best_isa().normalise(own, x.data + row * dim, int(dim), out.data + row * dim);
+  });
+}
 
 // New positions of some rows, and what these rows hold.
 struct Plan {
@@ -90,27 +115,39 @@ inline int widest_of(const std::vector<SourceStates>& states) {
 // The layers of an encoder or a decoder.
 class Stack {
  public:
-  Stack(int dim, int heads, int ffn) : dim_(dim), heads_(heads), ffn_(ffn) {
-    check(dim > 0 && heads > 0 && ffn > 0 && dim % heads == 0, "no such layers");
+  // attention: the width of all heads together.
+  Stack(int dim, int attention, int heads, int ffn)
+      : dim_(dim), attention_(attention), heads_(heads), ffn_(ffn) {
+    check(dim > 0 && heads > 0 && ffn > 0 && attention > 0 && attention % heads == 0,
+          "no such layers");
   }
 
   void add(const std::vector<std::shared_ptr<PackedWeights>>& products,
-           const std::vector<NormTensors>& norms, bool norm_before, const std::string& activation) {
+           const std::vector<NormTensors>& norms, const Switches& switches) {
     Layer layer;
     layer.reads_source = products.size() == 6;
-    layer.norm_before = norm_before;
-    layer.activation = activation_of(activation);
+    layer.norm_before = switches.norm_before;
+    layer.gated = switches.gated;
+    layer.scale = switches.scales_scores ? 1.0f / std::sqrt(float(attention_ / heads_)) : 1.0f;
+    layer.activation = activation_of(switches.activation);
+    if (switches.by_distance) {
+      const Floats<2>& added = *switches.by_distance;
+      check_same("heads", heads_, added.size(0));
+      check(added.size(1) % 2 == 1, "distances are not symmetric");
+      layer.relative = {kept(added), added.size(1) / 2};
+    }
     struct Part {
       Linear* linear;
       int in, out;
     };
-    std::vector<Part> parts = {{&layer.qkv, dim_, 3 * dim_},
-                               {&layer.out, dim_, dim_},
-                               {&layer.up, dim_, ffn_},
+    std::vector<Part> parts = {{&layer.qkv, dim_, 3 * attention_},
+                               {&layer.out, attention_, dim_},
+                               {&layer.up, dim_, layer.gated ? 2 * ffn_ : ffn_},
                                {&layer.down, ffn_, dim_}};
     std::vector<Norm*> owns = {&layer.self_norm, &layer.ffn_norm};
     if (layer.reads_source) {
-      parts.insert(parts.begin() + 2, {{&layer.query, dim_, dim_}, {&layer.cross_out, dim_, dim_}});
+      parts.insert(parts.begin() + 2, {{&layer.query, dim_, attention_},
+                                       {&layer.cross_out, attention_, dim_}});
       owns.insert(owns.begin() + 1, &layer.cross_norm);
     }
     check_same("products", parts.size(), products.size());
@@ -122,9 +159,15 @@ class Stack {
       check(&products[i]->isa == &products[0]->isa, "products are of several instruction sets");
       *parts[i].linear = own;
     }
-    for (size_t i = 0; i < owns.size(); ++i) *owns[i] = copied(norms[i]);
+    for (size_t i = 0; i < owns.size(); ++i) {
+      const Norm own = norms[i].read(dim_);
+      const float* bias = own.bias ? kept(*norms[i].bias) : nullptr;
+      *owns[i] = {kept(norms[i].gain), bias, own.epsilon};
+    }
     isa_ = &products[0]->isa;
     reads_source_ |= layer.reads_source;
+    is_gated_ |= layer.gated;
+    is_relative_ |= layer.relative.data != nullptr;
     layers_.push_back(layer);
     products_.insert(products_.end(), products.begin(), products.end());
   }
@@ -150,15 +193,21 @@ class Stack {
     const Mask mask(seen.mask, rows, queries, int(queries));
     const int64_t capacity = seen.storage ? open_storage(seen, rows, queries, span.stop, plan) : 0;
     check(mask.width <= (seen.storage ? capacity : queries), "a mask is too wide");
+    const int64_t* distances = data_of(seen.distances);
+    if (distances) {
+      check_same("distances", rows * queries, seen.distances->size(0) * seen.distances->size(1));
+      check_same("distances", mask.width, seen.distances->size(2));
+    }
     for (int64_t i = 0; i < rows * queries; ++i) {
       const int64_t row = i / queries, at = capacity ? seen.at->data[i] - row * capacity : 0;
-      plan.places.push_back({int(row), at, mask.width, mask.of(row, i % queries)});
+      const int64_t* own = distances ? distances + i * mask.width : nullptr;
+      plan.places.push_back({int(row), at, mask.width, mask.of(row, i % queries), own});
     }
     for (int64_t row = 0; row < rows; ++row) plan.firsts.push_back(row * queries);
     if (reads_source_) {
       check(source && int64_t(source->layers.size()) >= span.stop, "layers have no source");
       for (const auto& layer : source->layers)
-        append_states(layer, source->mask, rows, dim_, plan.sources);
+        append_states(layer, source->mask, rows, attention_, plan.sources);
     }
     for (int64_t i = 0; columns && i < columns->count(); ++i) {
       check(0 <= columns->data[i] && columns->data[i] < queries, "there is no such column");
@@ -174,6 +223,8 @@ class Stack {
     pass.rows = plan.rows;
     pass.count = int(plan.places.size());
     pass.dim = dim_;
+    pass.width = attention_;
+    pass.ffn = ffn_;
     pass.heads = heads_;
     pass.input = x;
     pass.positions = positions;
@@ -186,15 +237,17 @@ class Stack {
     pass.output = out;
     int seen = widest_of(plan.sources);
     for (const Place& place : plan.places) seen = std::max(seen, place.width);
-    const size_t m = pass.count, dim = dim_, wide = std::max(dim_, ffn_);
+    const size_t m = pass.count, dim = dim_, attention = attention_, ffn = ffn_;
+    const size_t wide = std::max({dim, attention, ffn}), up = is_gated_ ? 2 * ffn : ffn;
     const bool has_codes = std::any_of(products_.begin(), products_.end(),
                                        [](const auto& product) { return product->linear.codes; });
     const Arena arena({{&pass.x, m * dim},
                        {&pass.normed, m * dim},
-                       {&pass.branch, m * dim},
-                       {&pass.qkv, 3 * m * dim},
-                       {&pass.hidden, m * wide}},
-                      m, has_codes ? wide : 0, seen + 16, threads);
+                       {&pass.branch, m * std::max(dim, attention)},
+                       {&pass.qkv, 3 * m * attention},
+                       {&pass.hidden, m * std::max(dim, up)},
+                       {&pass.gated, is_gated_ ? m * ffn : 0}},
+                      m, has_codes ? wide : 0, (seen + 16) * (is_relative_ ? 2 : 1), threads);
     in_team(threads, [&](int thread, int team) {
       isa_->run_layers(layers_.data(), span.first, span.stop, pass, arena.scratch, thread, team);
     });
@@ -218,7 +271,7 @@ class Stack {
                        Plan& plan) const {
     const Storage& storage = *seen.storage;
     check(storage.size(0) >= stop && storage.size(1) % rows == 0, "the storage is another's");
-    check_same("width", 2 * dim_, storage.size(2) * storage.size(3) * storage.size(4));
+    check_same("width", 2 * attention_, storage.size(2) * storage.size(3) * storage.size(4));
     check_same("positions", rows * queries, seen.at ? seen.at->size(0) : 0);
     const int64_t capacity = storage.size(1) / rows;
     for (int64_t i = 0; i < rows * queries; ++i)
@@ -226,27 +279,23 @@ class Stack {
             "a position in the storage is out of range");
     for (int layer = 0; layer < stop; ++layer)
       for (int64_t row = 0; row < rows; ++row)
-        plan.caches.push_back(storage.data + layer * storage.row_stride + row * capacity * 2 * dim_);
+        plan.caches.push_back(storage.data + layer * storage.row_stride +
+                              row * capacity * 2 * attention_);
     return capacity;
   }
 
-  Norm copied(const NormTensors& norm) {
-    const auto& [gain, bias, epsilon] = norm;
-    check_same("width", dim_, gain.size(0), bias.size(0));
-    const auto keep = [&](const Floats<1>& values) {
-      norms_.emplace_back(values.data, values.data + dim_);
-      return norms_.back().data();
-    };
-    const float* own_gain = keep(gain);
-    return {own_gain, keep(bias), epsilon};
+  template <int rank>
+  const float* kept(const Floats<rank>& values) {
+    kept_.emplace_back(values.data, values.data + values.count());
+    return kept_.back().data();
   }
 
-  int dim_, heads_, ffn_;
-  bool reads_source_ = false;
+  int dim_, attention_, heads_, ffn_;
+  bool reads_source_ = false, is_gated_ = false, is_relative_ = false;
   const Isa* isa_ = nullptr;
   std::vector<Layer> layers_;
   std::vector<std::shared_ptr<PackedWeights>> products_;
-  std::deque<std::vector<float>> norms_;
+  std::deque<std::vector<float>> kept_;  // norms, and what is added by distance
 };
 
 }  // namespace specdec
