@@ -454,7 +454,7 @@ class DrafterOptions(StepOptions):
 
     # fmt: off
     model: Path = option(MISSING, "a bundle, a transformers model (MarianMT, M2M-100, NLLB, BART, "
-        "mBART), or a folder with fairseq's verifier.pt, dict.<lang>.txt and bpe.codes",
+        "mBART, T5), or a folder with fairseq's verifier.pt, dict.<lang>.txt and bpe.codes",
         flags=("--model",), positional=True)
     text: Path = option(MISSING, "text in the model's source language, a sentence a line; plain, "
         ".gz or .xz")

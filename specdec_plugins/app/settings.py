@@ -75,8 +75,8 @@ class Settings:
     # fmt: off
     data: str = option(MISSING,
         "a bundle, which brings models, languages and codes (flags override them), a transformers "
-        "model (MarianMT, M2M-100, NLLB, BART, mBART), or a folder with dict.<lang>.txt and, if no "
-        f"flags name others, {VERIFIER}, {DRAFTER} and {CODES} (default: the bundled pair)",
+        "model (MarianMT, M2M-100, NLLB, BART, mBART, T5), or a folder with dict.<lang>.txt and, "
+        f"if no flags name others, {VERIFIER}, {DRAFTER} and {CODES} (default: the bundled pair)",
         "FOLDER", flags=("--model",), positional=True, optional=True, group="models")
     verifier: str | None = _model(None, f"checkpoint of the verifier (default: FOLDER/{VERIFIER})",
         "FILE", flags=("--AR-path", "--verifier"))

@@ -104,6 +104,7 @@ def _expressible(verifier: Model) -> TransformerConfig:
         (has_one_width, "a decoder whose embeddings have a different width"),
     ]
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        asked.append((not stack.switches, "the layers of T5"))
         what = f"a norm after the last {side} layer of a post-norm stack"
         asked.append((stack.normalize_before or not stack.final_norm, what))
     for condition, what in asked:

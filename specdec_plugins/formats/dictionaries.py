@@ -175,8 +175,12 @@ def order_of(size: int, pad: int, eos: int, unk: int, start: int) -> list[int]:
 
 
 def start_of(order: Sequence[int], start: int) -> int:
-    """Our id of the token that opens the decoder's input; `start` is the file's id."""
-    return order.index(start)  # a copy comes first
+    """Our id of the token that opens the decoder's input; `start` is the file's id.
+
+    If that is padding, it is the copy. Others may be emitted, too, so constraints must know them.
+    """
+    own = ours(order)[start]
+    return Dictionary.bos if own == Dictionary.pad else own
 
 
 def ours(order: Sequence[int]) -> dict[int, int]:

@@ -130,6 +130,7 @@ def _expressible(verifier: Model) -> TransformerConfig:
     stacks = (config.encoder, config.decoder)
     widths = {*(stack.dim for stack in stacks), config.input_dim, config.output_dim}
     for condition, what in (
+        (not any(s.switches for s in stacks), "the layers of T5"),
         (not any(s.normalize_before for s in stacks), "norms before each layer (pre-norm)"),
         (not any(s.final_norm for s in stacks), "a norm after the last layer"),
         (not config.norm_embedding, "a norm of the embeddings"),

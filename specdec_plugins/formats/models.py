@@ -240,6 +240,7 @@ def _check_expressible(model: Model, encoder: StackConfig, decoder: StackConfig)
             f"{model.path}: fairseq's {side} ends in a norm if its layers begin with one, and only "
             "then; this model cannot be written as a fairseq checkpoint.",
         )
+    model.only_if(not encoder.switches and not decoder.switches, "fairseq", "the layers of T5")
     require(
         not model.config.output_bias and model.config.activation != "swish",
         f"{model.path}: fairseq has neither a bias of logits nor the activation swish; this model "
@@ -296,4 +297,5 @@ def _stack(side: str, stack: StackConfig) -> dict[str, Any]:
         f"{side}_normalize_before": stack.normalize_before,
         f"{side}_learned_pos": stack.positions == "learned",
         f"max_{'source' if side == 'encoder' else 'target'}_positions": stack.max_positions,
+        **({f"{side}_switches": stack.switches} if stack.switches else {}),
     }

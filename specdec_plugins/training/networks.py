@@ -1,20 +1,21 @@
 """The block drafter that a training begins with, from its verifier, and the checkpoint it ends in.
 
 It reads the verifier's frozen encoder and, where the verifier has one table for both sides, the
-frozen embeddings. Its layers start as the verifier's first and last if those are post-norm.
+frozen embeddings. If the verifier's output projection has a table of its own, that is the drafter's
+table, frozen, too. Its layers start as the verifier's first and last if those are post-norm.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import replace
+from math import gcd
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, Transformer
+from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, StackConfig, Transformer
 from specdec_plugins.decoding.networks.fairseq_names import stored_state
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.decoding.networks.trained import Model, State
@@ -41,32 +42,49 @@ def new_drafter(verifier: Model, block_size: int, seed: int) -> BlockDrafter:
         torch.default_generator.manual_seed(seed)
         drafter = BlockDrafter(_config(network, block_size))
         _initialise(drafter.decoder.layers)
-    _copy(network, drafter)
+        _copy(network, drafter)
     drafter.encoder.requires_grad_(False)  # with the table, if it is shared
+    if _has_output_table(network):
+        drafter.decoder.tokens.requires_grad_(False)
     return drafter
 
 
+def _has_output_table(verifier: Transformer) -> bool:
+    """True if the output projection's weights are not embeddings, of T5 1.1, MADLAD and others."""
+    config = verifier.config
+    return bool(config.decoder.switches) and not config.tie_output
+
+
 def _config(verifier: Transformer, block_size: int) -> BlockConfig:
-    config, output = verifier.config, verifier.decoder.output.weight
+    config, theirs = verifier.config, verifier.config.decoder
+    width = verifier.decoder.output.weight.shape[1]
     require(
         config.decoder.positions != "none",
         "the model has no positions, so a block drafter cannot read it; train one in fairseq",
     )
-    is_tied = config.tie_output
-    decoder = replace(
-        config.decoder, num_layers=NUM_LAYERS, positions="learned", normalize_before=False,
-        final_norm=False,
-    )  # fmt: skip
-    width = output.shape[1]
+    has_table = _has_output_table(verifier)
+    is_tied = config.tie_output or has_table
+    decoder = StackConfig(
+        num_layers=NUM_LAYERS,
+        dim=theirs.dim,
+        ffn_dim=theirs.ffn_dim,
+        # T5's heads need not divide its width.
+        num_heads=theirs.num_heads if theirs.dim % theirs.num_heads == 0 else gcd(theirs.dim, 8),
+        vocab_size=theirs.vocab_size,
+        max_positions=theirs.max_positions,
+        positions="learned",
+    )
     shape = {name: value for name, value in vars(config).items() if name != "output_bias"}
+    shape |= {"decoder": decoder, "tie_output": is_tied}
+    shape["share_embeddings"] = config.share_embeddings and not has_table
     return BlockConfig(
-        **{**shape, "decoder": decoder},
+        **shape,
         block_size=block_size,
-        copy_source=config.encoder.dim == config.decoder.dim,
-        scale_decoder=True,
+        copy_source=config.encoder.dim == theirs.dim and not has_table,
+        scale_decoder=not theirs.switches,
         cached_prefix=True,
         sequential_head=2 * width if is_tied else 0,
-        head_attention=config.decoder.num_heads if is_tied else 0,
+        head_attention=decoder.num_heads if is_tied else 0,
     )
 
 
@@ -89,9 +107,12 @@ def _copy(verifier: Transformer, drafter: BlockDrafter) -> None:
     with torch.no_grad():
         if (places := theirs.embedding.positions) is not None:
             mine.positions.weight.copy_(places.weight)
-        if not verifier.config.share_embeddings:
-            mine.tokens.weight.copy_(theirs.embedding.tokens.weight)
-        if not verifier.config.tie_output:
+        if not drafter.config.share_embeddings:
+            table = theirs.output if _has_output_table(verifier) else theirs.embedding.tokens
+            mine.tokens.weight.copy_(table.weight)
+        if theirs.embedding.positions is None:  # as large as what they are added to
+            mine.positions.weight.normal_(std=float(mine.tokens.weight.std()))
+        if not drafter.config.tie_output:
             mine.output.weight.copy_(theirs.output.weight)
         if mine.head is not None:  # at first it changes nothing
             nn.init.zeros_(mine.head.out.weight)

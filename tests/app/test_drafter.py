@@ -169,13 +169,16 @@ def random_folder(folder: Path, model_type: str, **settings: Any) -> Path:
         folders.nllb_files(folder, lines, codes)
     elif model_type == "mbart":
         folders.spm_files(folder, lines, "MBart50Tokenizer", "bpe")
+    elif model_type == "t5":  # MADLAD-400's
+        folders.t5_files(folder, folders.lines_of(), ["de"])
+        settings |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
     else:
         folders.bart_files(folder, lines)
     folders.add_model(folder, model_type, **settings)
     return folder
 
 
-@pytest.mark.parametrize("model_type", ["marian", "m2m_100", "bart", "mbart"])
+@pytest.mark.parametrize("model_type", ["marian", "m2m_100", "bart", "mbart", "t5"])
 def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     model_type: str, tmp_path: Path
 ) -> None:
@@ -191,6 +194,10 @@ def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     is_copied = torch.equal(last.up.weight, theirs.up.weight)
     assert is_copied == (model_type in ("marian", "bart"))  # the others are pre-norm
     assert network.config.activation == verifier.config.activation
+    network.adopt(verifier)
+    assert network.encoder is verifier.encoder
+    assert network.decoder.tokens.weight is verifier.decoder.output.weight
+    assert network.config.sequential_head  # also with a projection of its own
 
 
 def test_training_tells_the_head_what_opens_the_models_input(

@@ -32,6 +32,7 @@ LANGUAGES: dict[str, tuple[str | None, str | None]] = {
     "nllb": ("deu_Latn", "kor_Hang"),
     "mbart50": ("de_DE", "ko_KR"),
     "mbart": ("de_DE", None),
+    "madlad": (None, "ko"),
 }
 
 
@@ -47,6 +48,8 @@ def generated(
         tokenizer.src_lang = source
     if name == "marian-three-targets":
         lines = [f">>{target}<< {line}" for line in lines]
+    elif name == "madlad":
+        lines = [f"<2{target}> {line}" for line in lines]
     elif target is not None:
         token = f"__{target}__" if name == "m2m100" else target
         forced = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(token)}
@@ -78,12 +81,12 @@ def test_texts_are_those_of_generate(small: Small, name: str) -> None:
         assert streamed == expected[0]
 
 
-@pytest.mark.parametrize("name", ["marian-three-targets", "m2m100", "nllb", "mbart50"])
+@pytest.mark.parametrize("name", ["marian-three-targets", "m2m100", "nllb", "mbart50", "madlad"])
 def test_each_row_of_a_batch_has_its_own_languages(small: Small, name: str) -> None:
     """A language stands for itself or, where it is the only one of these, for two letters."""
     made = translator(small(name), batch=6)
     pairs = [("de", "ko"), ("ko", "fr"), ("fr", "de")]
-    if name == "marian-three-targets":
+    if name in ("marian-three-targets", "madlad"):
         pairs = [("en", target) for _, target in pairs]
     alone = {
         pair: made.translate(LINES[:4], source_lang=pair[0], target_lang=pair[1]) for pair in pairs
@@ -231,10 +234,10 @@ def _cut(path: Path, size: int) -> None:
 
 FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no model": ("marian", lambda f: [p.unlink() for p in f.iterdir()], "holds no bundle.json and"),
-    "T5": (
+    "another type": (
         "marian",
-        lambda f: (f / "config.json").write_text('{"model_type": "t5"}'),
-        r"config.json: models of type 't5' are not supported \(its positions are relative\)",
+        lambda f: (f / "config.json").write_text('{"model_type": "longt5"}'),
+        r"config.json: models of type 'longt5' are not supported \(its attention is local\)",
     ),
     "no pieces": ("marian", lambda f: (f / "target.spm").unlink(), "target.spm: there is no such"),
     "cut pieces": ("marian", lambda f: _cut(f / "source.spm", 100), "source.spm: knows 7 of the"),

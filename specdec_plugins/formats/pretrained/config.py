@@ -16,6 +16,7 @@ from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.errors import UserError, located, read_object, require
 from specdec_plugins.formats.dictionaries import Dictionary, ours, start_of
+from specdec_plugins.formats.pretrained import t5
 from specdec_plugins.formats.pretrained.families import ACTIVATIONS, FAMILIES, REASONS, Family
 from specdec_plugins.formats.pretrained.switches import HONOURED, check_known
 
@@ -97,6 +98,9 @@ class PretrainedConfig:
     def network(self, num_source: int, num_target: int) -> TransformerConfig:
         """The network's configuration for tables of that size; the weights determine the rest."""
         fields, family = self.fields, self.family
+        if family.is_t5:
+            activation = ACTIVATIONS[t5.activation_of(fields)]
+            return t5.network(fields, num_source, num_target, activation, family.bias_each_layer)
 
         def stack(side: str, vocab_size: int) -> StackConfig:
             return StackConfig(
@@ -202,6 +206,8 @@ def read_config(folder: str | Path) -> PretrainedConfig:
             f"{path}: {alias} is {given.get(alias)} and {name}, its synonym, is {own}; delete the "
             "wrong one.",
         )
+    if family.scales_output:  # transformers 4 did so if the tables were tied, and 5 says it
+        given.setdefault("scale_decoder_outputs", given.get("tie_word_embeddings") is not False)
     fields = {name: given.get(name, default) for name, default in family.fields.items()}
     _check_fields(path, fields, family)
     generate, notices, search = _generation(folder, given, family)
@@ -240,7 +246,7 @@ def _check_head(path: Path, architectures: Collection[str]) -> None:
 
 def _check_fields(path: Path, fields: Mapping[str, Any], family: Family) -> None:
     """Raises UserError for a value that no network can have."""
-    activation = fields["activation_function"]
+    activation = t5.activation_of(fields) if family.is_t5 else fields["activation_function"]
     require(
         activation in ACTIVATIONS,
         f"{path}: the activation {activation!r} is not supported; supported are: "

@@ -22,6 +22,9 @@ class Family:
     norm_embedding: bool = False
     sinusoids: bool = False  # fairseq's, computed; else a table of positions is read
     position_rows: int = 0  # rows of that table before position 0
+    is_t5: bool = False  # `t5.py` reads it
+    bias_each_layer: bool = False  # every layer has its own table of relative positions
+    scales_output: bool = False  # last states are scaled where tables are tied; see `t5.py`
 
 
 _STACKS = {
@@ -45,6 +48,23 @@ _BART_ALIASES = {
     "num_attention_heads": "encoder_attention_heads",
     "hidden_size": "d_model",
 }
+_T5_FIELDS = {
+    **{"vocab_size": 32128, "decoder_vocab_size": None, "d_model": 512, "d_kv": 64, "d_ff": 2048},
+    **{"num_layers": 6, "num_decoder_layers": None, "num_heads": 8},
+    **{"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128},
+    **{"layer_norm_epsilon": 1e-6, "feed_forward_proj": "relu"},
+    **{"tie_word_embeddings": True, "scale_decoder_outputs": False},
+}
+_MT5_FIELDS = {
+    **_T5_FIELDS,
+    **{"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6},
+    "feed_forward_proj": "gated-gelu",
+}
+_T5_ALIASES = {
+    **{"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_kv"},
+    "num_hidden_layers": "num_layers",
+}
+_T5_TOKENS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
 _FAIRSEQ = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 _BART_TOKENS = {**_FAIRSEQ, "decoder_start_token_id": 2}
 _MARIAN_PAD = 58100  # also begins a target
@@ -81,16 +101,28 @@ FAMILIES = {
         norm_embedding=True,
         position_rows=2,
     ),
+    "t5": Family(
+        "T5, MADLAD-400, ByT5", _T5_FIELDS, _T5_TOKENS, _T5_ALIASES, is_t5=True, scales_output=True
+    ),
+    "mt5": Family("mT5, Aya-101", _MT5_FIELDS, _T5_TOKENS, _T5_ALIASES, is_t5=True),
+    "umt5": Family(
+        "UMT5",
+        _MT5_FIELDS,
+        _T5_TOKENS,
+        _T5_ALIASES,
+        is_t5=True,
+        bias_each_layer=True,
+        scales_output=True,
+    ),
 }
 
 # Why some common types are not supported.
 REASONS = {
-    "t5": "its positions are relative",
     "nllb-moe": "its layers are mixtures of experts",
     "pegasus": "its positions and norms are different",
     "blenderbot": "it is made for dialogues",
 }
-REASONS |= dict.fromkeys(("mt5", "umt5", "longt5", "switch_transformers"), REASONS["t5"])
+REASONS |= {"longt5": "its attention is local", "switch_transformers": REASONS["nllb-moe"]}
 
 ACTIVATIONS = {  # transformers' names to ours
     "relu": "relu",

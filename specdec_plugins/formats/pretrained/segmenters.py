@@ -1,15 +1,15 @@
 """Text to the ids of a model's files and back, as transformers' tokenizers do it.
 
-Three kinds: sentencepiece with a vocabulary beside it (MarianMT, M2M-100, and NLLB and mBART as
-first published), whatever `tokenizer.json` describes, and the text pipeline of this project's
-exported models. Ids are those of the files, without the tokens around a source.
+Four kinds: sentencepiece with a vocabulary beside it (MarianMT, M2M-100, and NLLB and mBART as
+first published), whatever `tokenizer.json` describes, bytes (ByT5), and the text pipeline of this
+project's exported models. Ids are those of the files, without the tokens around a source.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,6 +90,21 @@ class Spm:
     def pieces(self) -> list[str]:
         return [self._model.id_to_piece(i) for i in range(self._model.get_piece_size())]
 
+    @property
+    def scores(self) -> list[float]:
+        """Of the pieces, in their order."""
+        return [self._model.get_score(i) for i in range(self._model.get_piece_size())]
+
+    @property
+    def unk(self) -> int:
+        return int(self._model.unk_id())
+
+    @property
+    def characters(self) -> bytes:
+        """The compiled map of characters to normal ones; empty if there is none."""
+        normalizer = _field(self._model.serialized_model_proto(), 3)
+        return _field(normalizer, 2)
+
     def encode(self, text: str) -> list[str]:
         return list(self._model.encode(text, out_type=str))
 
@@ -97,13 +112,56 @@ class Spm:
         return str(self._model.decode_pieces(list(pieces)))
 
 
+def _field(message: bytes, number: int) -> bytes:
+    """A field of bytes in a message of protocol buffers, the last of that number; else empty."""
+    return next((own for n, own in reversed([*_fields(message)]) if n == number), b"")
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message: their numbers, and their contents if these are bytes."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        number, kind = divmod(varint(), 8)
+        if kind == 0:
+            varint()
+            size = 0
+        else:
+            size = {1: 8, 5: 4}.get(kind) or varint()
+        yield number, message[at : at + size] if kind == 2 else b""
+        at += size
+
+
+class Bytes:
+    """UTF-8 in place of a sentencepiece model."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path  # of what says that a model reads bytes
+        self.pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+
+    def encode(self, text: str) -> list[str]:
+        return [self.pieces[byte] for byte in text.encode()]
+
+    def decode(self, pieces: Sequence[str]) -> str:
+        return bytes(int(piece[3:5], 16) for piece in pieces).decode(errors="ignore")
+
+
 class SpmSegmenter:
     """sentencepiece pieces with ids from a separate vocabulary."""
 
     def __init__(
         self,
-        encoder: Spm,
-        decoder: Spm,
+        encoder: Spm | Bytes,
+        decoder: Spm | Bytes,
         vocabulary: Mapping[str, int],
         added: Added,
         unk: str,
@@ -154,7 +212,9 @@ class SpmSegmenter:
                 pieces += [] if index in self.special else [self._symbols[index]]
             else:  # a row of the model that has no symbol
                 text, pieces = text + self._decoder.decode(pieces) + self._unk, []
-        text = (text + self._decoder.decode(pieces)).replace(_UNDERLINE, " ").strip()
+        text += self._decoder.decode(pieces)
+        if not isinstance(self._decoder, Bytes):
+            text = text.replace(_UNDERLINE, " ").strip()
         return cleaned(text) if self._cleans else text
 
 
@@ -237,6 +297,41 @@ def cleaned(text: str) -> str:
     return text
 
 
+def unigram(spm: Spm, added: Added, num_extra: int, eos: str) -> Any:
+    """T5's `tokenizers.Tokenizer`. num_extra: tokens `<extra_id_0>` and so on, which come last."""
+    tokenizers = imported("tokenizers", "text")
+    pieces = list(zip(spm.pieces, spm.scores, strict=True))
+    extra = [f"<extra_id_{i}>" for i in reversed(range(num_extra))]
+    pieces += [(name, 0.0) for name in extra if name not in {*spm.pieces}]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, spm.unk, False))
+    if characters := spm.characters:
+        tokenizer.normalizer = tokenizers.normalizers.Precompiled(characters)
+    how: dict[str, Any] = {"replacement": _UNDERLINE, "prepend_scheme": "always", "split": True}
+    split = tokenizers.pre_tokenizers.WhitespaceSplit()
+    spaces = tokenizers.pre_tokenizers.Metaspace(**how)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, spaces])
+    tokenizer.decoder = tokenizers.decoders.Metaspace(**how)
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=["$A", eos], special_tokens=[(eos, tokenizer.token_to_id(eos))]
+    )
+    known = tokenizer.get_vocab()
+    _add_special(tokenizer, {**dict.fromkeys(extra, {}), **added}, known)
+    return tokenizer
+
+
+def _add_special(tokenizer: Any, added: Added, known: Mapping[str, int]) -> None:
+    """Tell a tokenizer of its special tokens, as far as it has them."""
+    tokenizers = imported("tokenizers", "text")
+    switches = ("lstrip", "rstrip", "single_word", "normalized", "special")
+    tokenizer.add_special_tokens(
+        [
+            tokenizers.AddedToken(token, **{name: how[name] for name in switches if name in how})
+            for token, how in added.items()
+            if token in known
+        ]
+    )
+
+
 def byte_bpe(vocabulary: Path, merges: Path, added: Added, spaced: bool) -> Any:
     """BART's `tokenizers.Tokenizer`. spaced: encode a text as if a space preceded it."""
     tokenizers = imported("tokenizers", "text")
@@ -256,12 +351,5 @@ def byte_bpe(vocabulary: Path, merges: Path, added: Added, spaced: bool) -> Any:
     tokenizer.post_processor = tokenizers.processors.RobertaProcessing(
         (eos, symbols.get(eos, 2)), (bos, symbols.get(bos, 0)), True, spaced
     )
-    known = ("lstrip", "rstrip", "single_word", "normalized", "special")
-    tokenizer.add_special_tokens(
-        [
-            tokenizers.AddedToken(token, **{name: how[name] for name in known if name in how})
-            for token, how in added.items()
-            if token in symbols
-        ]
-    )
+    _add_special(tokenizer, added, symbols)
     return tokenizer

@@ -68,6 +68,7 @@ HARMLESS = {
     *("task_specific_params", "prefix", "torchscript", "use_bfloat16", "tf_legacy_loss"),
     *("chunk_size_feed_forward", "xla_device", "model_max_length"),
     *("sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id"),
+    *("dropout_rate", "initializer_factor", "n_positions", "is_gated_act", "dense_act_fn"),
     *("do_blenderbot_90_layernorm", "force_bos_token_to_be_generated", "eos_token_ids"),
     *("student_encoder_layers", "student_decoder_layers", "replacing_rate"),
     # Determined by the architecture; transformers reads none of them either.

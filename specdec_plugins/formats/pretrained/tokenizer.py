@@ -21,6 +21,7 @@ from specdec_plugins.formats.pretrained.segmenters import (
     CODES,
     TEXT,
     Added,
+    Bytes,
     JsonSegmenter,
     Segmenter,
     Spm,
@@ -29,16 +30,18 @@ from specdec_plugins.formats.pretrained.segmenters import (
     byte_bpe,
     read_json,
     read_vocabulary,
+    unigram,
 )
 
 SETTINGS, SPECIAL, JSON = "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json"
 SPM, VOCABULARY, ADDED = "sentencepiece.bpe.model", "vocab.json", "added_tokens.json"
+T5_SPM = "spiece.model"
 TARGET_JSON, TARGET_VOCABULARY = "target_tokenizer.json", "target_vocab.json"
 SOURCE_SPM, TARGET_SPM, MERGES = "source.spm", "target.spm", "merges.txt"
 # All files that a tokenizer may consist of; a bundle keeps them unchanged.
 FILES = (
     *(SETTINGS, SPECIAL, JSON, SPM, VOCABULARY, ADDED, TARGET_JSON, TARGET_VOCABULARY),
-    *(SOURCE_SPM, TARGET_SPM, MERGES, TEXT, CODES),
+    *(SOURCE_SPM, TARGET_SPM, T5_SPM, MERGES, TEXT, CODES),
 )
 
 Frame = tuple[list[int], list[int]]  # the ids before a source and after it
@@ -60,6 +63,9 @@ class Ids(Protocol):
 
     @property
     def decoder_vocab_size(self) -> int: ...
+
+    @property
+    def pad_token_id(self) -> int: ...
 
     @property
     def decoder_start_token_id(self) -> int: ...
@@ -85,10 +91,13 @@ M2M100 = Kind("__(.+)__", "m2m100", ("bos", "eos", "unk", "sep", "pad"), opens_s
 NLLB = Kind("([a-z]{3}_[A-Z][a-z]{3})", "nllb200", opens_source=True)
 MBART50 = Kind(_REGIONS, "mbart50", opens_source=True)
 MBART = Kind(_REGIONS, "mbart25")
+# MADLAD-400's targets, and their tokens; other models of T5 have none.
+T5 = Kind("<2([A-Za-z_]+)>", "", ("eos", "unk", "pad"), target_opens_source=True)
+BYT5 = Kind("", "", ("eos", "unk", "pad"))
 PLAIN = Kind()  # BART, and every model without languages
 _CLASSES = {  # by `tokenizer_class`, without Tokenizer and Fast at its end
     **{"MBart50": MBART50, "MBart": MBART, "Nllb": NLLB, "M2M100": M2M100, "Marian": MARIAN},
-    **{"Bart": PLAIN, "Roberta": PLAIN},
+    **{"Bart": PLAIN, "Roberta": PLAIN, "T5": T5, "MT5": T5, "ByT5": BYT5},
 }
 # Classes that only say which package computes.
 _GENERIC = ("", "PreTrained", "TokenizersBackend", "PythonBackend", "SentencePieceBackend")
@@ -150,15 +159,16 @@ class PretrainedTokenizer:
         self._name, self.kind = f"the model {model_name(folder)}", kind
         self._source, self._target = source, target
         start = config.decoder_start_token_id
-        self.source_order = _order(folder, source, config.vocab_size, settings, start)
+        self.source_order = _order(folder, source, config, config.vocab_size, settings)
         self.target_order = self.source_order
         if target.vocabulary is not source.vocabulary:
             size = config.decoder_vocab_size
-            self.target_order = _order(folder, target, size, settings, start)
+            self.target_order = _order(folder, target, config, size, settings)
         self.source = dictionary_of(source.vocabulary, self.source_order, start)
         self.target = dictionary_of(target.vocabulary, self.target_order, start)
         self._source_ids, self._target_ids = ours(self.source_order), ours(self.target_order)
         self._codes = self._language_tokens()
+        self._openings = self._target_openings()
         self.languages, self._first = self._find_languages(config, settings)
         self._legacy = bool(settings.get("legacy_behaviour"))  # NLLB's language after eos
         self._frame: Frame = ([], [self.source.eos])
@@ -177,6 +187,20 @@ class PretrainedTokenizer:
             if code and is_one and index in self._source_ids:
                 found[code[1]] = self._source_ids[index]
         return found
+
+    def _target_openings(self) -> dict[str, list[int]]:
+        """Our ids of what a source begins with for each target language."""
+        if not self.kind.target_opens_source:
+            return {}
+        symbols = {
+            self._source_ids[i]: symbol
+            for symbol, i in self._source.vocabulary.items()
+            if i in self._source_ids
+        }
+        return {
+            code: [self._source_ids[i] for i in self._source.encode(symbols[index])]
+            for code, index in self._codes.items()
+        }
 
     def _find_languages(
         self, config: Ids, settings: Mapping[str, Any]
@@ -235,7 +259,7 @@ class PretrainedTokenizer:
         token of a target language.
         """
         before, behind = self.frame(source, target)
-        if self.kind.target_opens_source and {*ids[:1]} & {*self._codes.values()}:
+        if any(list(ids[: len(own)]) == own for own in self._openings.values()):
             before = []
         elif self.kind.target_opens_source and self._codes and target is None:
             raise self.languages.unchosen("target")
@@ -247,7 +271,7 @@ class PretrainedTokenizer:
             return self._frame
         end = [self.source.eos]
         if self.kind.target_opens_source:
-            return ([] if target is None else [self._codes[target]]), end
+            return ([] if target is None else self._openings[target]), end
         if source is None:
             raise self.languages.unchosen("source")
         language = [self._codes[source]]
@@ -302,6 +326,12 @@ def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
             target = JsonSegmenter.read(folder / TARGET_JSON, cleans)
         if (folder / TEXT).exists():
             source, target = TextSegmenter.read(folder, source, target or source)
+    elif kind is T5:
+        added, eos = _added(folder, kind, settings), _content(settings.get("eos_token", "</s>"))
+        num_extra = int(settings.get("extra_ids", 100))
+        source = JsonSegmenter(unigram(Spm(folder / T5_SPM), added, num_extra, eos), cleans)
+    elif kind is BYT5:
+        source = _bytes(folder, settings, cleans)
     elif kind is PLAIN:
         spaced, added = bool(settings.get("add_prefix_space")), _added(folder, kind, settings)
         source = JsonSegmenter(byte_bpe(folder / VOCABULARY, folder / MERGES, added, spaced))
@@ -326,6 +356,8 @@ def _kind_of(folder: Path, config: Ids, settings: Mapping[str, Any]) -> Kind:
     )
     if model == "m2m_100":
         return M2M100 if (folder / VOCABULARY).exists() else NLLB
+    if model in ("t5", "mt5", "umt5"):
+        return T5
     if model == "mbart":
         symbols = JsonSegmenter.read(folder / JSON).vocabulary if (folder / JSON).exists() else {}
         return MBART50 if not symbols or "sl_SI" in symbols else MBART
@@ -397,17 +429,34 @@ def _fairseq(folder: Path, kind: Kind, settings: Mapping[str, Any], cleans: bool
     return SpmSegmenter(spm, spm, symbols, added, unk, cleans=cleans)
 
 
+def _bytes(folder: Path, settings: Mapping[str, Any], cleans: bool) -> SpmSegmenter:
+    """The segmenter of ByT5: bytes after three special tokens, and unused tokens at the end."""
+    model, added = Bytes(folder / SETTINGS), _added(folder, BYT5, settings)
+    for token in ("<pad>", "</s>", "<unk>"):
+        added.setdefault(token, {"special": True})
+        added[token].setdefault("lstrip", True)
+        added[token].setdefault("rstrip", True)
+    names = [f"<extra_id_{i}>" for i in range(int(settings.get("extra_ids", 125)))]
+    added |= {name: {"special": True} for name in names if name not in added}
+    first = {s: i for i, s in enumerate(("<pad>", "</s>", "<unk>", *model.pieces))}
+    symbols = _completed(first, added, names)
+    return SpmSegmenter(model, model, symbols, added, "<unk>", cleans=cleans)
+
+
 def _content(token: Any) -> str:
     return str(token["content"] if isinstance(token, Mapping) else token)
 
 
 def _order(
-    folder: Path, side: Segmenter, size: int, settings: Mapping[str, Any], start: int
+    folder: Path, side: Segmenter, config: Ids, size: int, settings: Mapping[str, Any]
 ) -> list[int]:
     """The order of one side. Raises UserError if its tokens do not fit the model."""
     ids = {}
     for name in ("pad", "eos", "unk"):
         symbol = _content(settings.get(f"{name}_token", _USUAL[name]))
+        if name == "pad" and symbol not in side.vocabulary:  # nothing is written with it
+            ids[name] = config.pad_token_id
+            continue
         require(
             side.vocabulary.get(symbol, size) < size,
             f"{folder}: the tokenizer's {symbol!r} is not one of the model's {size} tokens; "
@@ -427,4 +476,4 @@ def _order(
         f"{folder}: the tokenizer has only {num_symbols} of the model's {size} tokens; take both "
         "from the same model.",
     )
-    return order_of(size, **ids, start=start)
+    return order_of(size, **ids, start=config.decoder_start_token_id)

@@ -21,6 +21,7 @@ from specdec_plugins.decoding.networks.trained import VERIFIER, Model, State
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, ours
 from specdec_plugins.formats.output import is_file_name
+from specdec_plugins.formats.pretrained import t5
 from specdec_plugins.formats.pretrained.config import PretrainedConfig
 
 SAFE, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
@@ -66,7 +67,7 @@ def read_model(
     )
     if shape.output_bias:
         state[f"{_OUTPUT}.bias"] = bias
-    if not config.family.sinusoids:
+    if shape.encoder.positions == "learned":
         # fairseq's tables begin after the padding id.
         missing = (0, 0, Dictionary.pad + 1 - config.family.position_rows, 0)
         for name in _POSITIONS:
@@ -85,8 +86,10 @@ def _same(first: Tensor, second: Tensor) -> bool:
 def _own_names(stored: State, config: PretrainedConfig) -> State:
     """The state without prefix, with what files omit: names of tied tables, computed positions."""
     state = {n.removeprefix("model."): t for n, t in stored.items() if not _IGNORED.search(n)}
-    if config.fields["tie_word_embeddings"]:
-        shared = config.fields["share_encoder_decoder_embeddings"]
+    if config.family.is_t5:
+        state = t5.own_names(stored, config.fields)
+    if config.family.is_t5 or config.fields["tie_word_embeddings"]:
+        shared = config.fields.get("share_encoder_decoder_embeddings", True)
         group = (_SHARED, *_TABLES) if shared else _TABLES[1:]
         held = [state[name] for name in group if name in state]
         for name in group if held else ():
@@ -123,27 +126,40 @@ def _expected(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
         norms = {f"{side}.layernorm_embedding": network.norm_embedding}
         norms[f"{side}.layer_norm"] = stack.final_norm
         for name in (name for name, has_it in norms.items() if has_it):
-            shapes |= {f"{name}.weight": (dim,), f"{name}.bias": (dim,)}
-        if not config.family.sinusoids:
+            shapes |= _norm(name, stack)
+        if stack.positions == "learned":
             rows = stack.max_positions + config.family.position_rows
             shapes[f"{side}.embed_positions.weight"] = (rows, dim)
         for number in range(stack.num_layers):
             layer = _layer(stack, reads_source=side == "decoder")
             shapes |= {f"{side}.layers.{number}.{name}": shape for name, shape in layer.items()}
+            if stack.positions == "relative" and (number == 0 or stack.bias_each_layer):
+                table = f"{side}.layers.{number}.self_attn.relative.weight"
+                shapes[table] = (stack.num_buckets, stack.num_heads)
     return shapes
+
+
+def _norm(name: str, stack: StackConfig) -> dict[str, tuple[int, ...]]:
+    kinds = ("weight", "bias") if stack.norm == "layer" else ("weight",)
+    return {f"{name}.{kind}": (stack.dim,) for kind in kinds}
 
 
 def _layer(stack: StackConfig, reads_source: bool) -> dict[str, tuple[int, ...]]:
     dim, shapes = stack.dim, dict[str, tuple[int, ...]]()
     linears = {"fc1": (stack.ffn_dim, dim), "fc2": (dim, stack.ffn_dim)}
-    norms = ["self_attn_layer_norm", "final_layer_norm"]
+    if stack.gated:
+        linears["gate"] = linears["fc1"]
+    norms, heads = ["self_attn_layer_norm", "final_layer_norm"], stack.num_heads * stack.head_dim
     for block in ("self_attn", "encoder_attn") if reads_source else ("self_attn",):
-        linears |= {f"{block}.{part}_proj": (dim, dim) for part in ("q", "k", "v", "out")}
+        linears |= {f"{block}.{part}_proj": (heads, dim) for part in "qkv"}
+        linears[f"{block}.out_proj"] = (dim, heads)
     norms += ["encoder_attn_layer_norm"] if reads_source else []
     for name, shape in linears.items():
-        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+        shapes[f"{name}.weight"] = shape
+        if stack.biases:
+            shapes[f"{name}.bias"] = shape[:1]
     for name in norms:
-        shapes |= {f"{name}.weight": (dim,), f"{name}.bias": (dim,)}
+        shapes |= _norm(name, stack)
     return shapes
 
 

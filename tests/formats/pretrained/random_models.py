@@ -36,6 +36,12 @@ _DROPOUT = {
     **{"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "init_std": 0.02},
     **{"use_cache": True, "is_encoder_decoder": True, "num_hidden_layers": 1},
 }
+_T5 = {
+    **{"d_model": 16, "d_kv": 12, "d_ff": 20, "num_heads": 3, "vocab_size": VOCAB},
+    **{"num_layers": 2, "num_decoder_layers": 2, "dropout_rate": 0.1, "initializer_factor": 1.0},
+    **{"layer_norm_epsilon": 1e-06, "use_cache": True, "relative_attention_num_buckets": 8},
+    **{"relative_attention_max_distance": 12},
+}
 _FAIRSEQ = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
 _OLD = {"classif_dropout": 0.0, "classifier_dropout": 0.0, "gradient_checkpointing": False}
 
@@ -107,6 +113,39 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         },
         None,  # as before there was such a file
     ),
+    "t5-small": (
+        {
+            **{**_T5, "model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+            **{"feed_forward_proj": "relu", "is_encoder_decoder": True, "output_past": True},
+            **{"n_positions": 512, "task_specific_params": {"translation_en_to_de": {"a": 1}}},
+            **{"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0},
+        },
+        {
+            **{"_from_model_config": True, "decoder_start_token_id": 0, "eos_token_id": 1},
+            **{"pad_token_id": 0, "max_length": 27, "transformers_version": "4.27.0.dev0"},
+        },
+    ),
+    "madlad400-3b-mt": (
+        {
+            **{**_T5, "model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+            **{"feed_forward_proj": "gated-gelu", "is_gated_act": True, "dense_act_fn": "gelu_new"},
+            **{"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 1},
+            **{"tie_word_embeddings": False, "is_encoder_decoder": True, "n_positions": 512},
+        },
+        {
+            **{"_from_model_config": True, "decoder_start_token_id": 0, "eos_token_id": 2},
+            **{"pad_token_id": 1, "max_length": 25, "transformers_version": "4.23.1"},
+        },
+    ),
+    "umt5-small": (
+        {
+            **{**_T5, "model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"]},
+            **{"feed_forward_proj": "gated-gelu", "is_gated_act": True, "dense_act_fn": "gelu_new"},
+            **{"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0},
+            **{"tokenizer_class": "T5Tokenizer", "scalable_attention": True, "max_length": 24},
+        },
+        None,
+    ),
 }
 # What else the architectures can be told, each beside the model that it is a variant of.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -128,6 +167,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "untied mbart": (
         "mbart-large-50",
         {"tie_word_embeddings": False, "activation_function": "gelu"},
+    ),
+    "mt5": (
+        "madlad400-3b-mt",
+        {"model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]},
     ),
 }
 LANGUAGES = {"nllb-200-distilled-600M": 50, "m2m100_418M": 51, "mbart-large-50": 52}
@@ -251,11 +294,22 @@ def load(folder: Path, language: int | None = None) -> Pair:
     config = read_config(folder)
     kind = json.loads((folder / "config.json").read_text())["architectures"][0]
     theirs = getattr(transformers, kind).from_pretrained(str(folder), dtype=torch.float64)
-    unk = 1 if config.model_type == "marian" else 3
+    unk = {"marian": 1, "t5": 2 - config.pad_token_id * 2, "mt5": 0, "umt5": 2}
     orders = [
-        order_of(size, config.pad_token_id, config.eos_token_id, unk, config.decoder_start_token_id)
+        order_of(
+            size,
+            config.pad_token_id,
+            config.eos_token_id,
+            unk.get(config.model_type, 3),
+            config.decoder_start_token_id,
+        )
         for size in (config.vocab_size, config.decoder_vocab_size)
     ]
+    for parent, name, norm in [(m, *c) for m in theirs.modules() for c in m.named_children()]:
+        if hasattr(norm, "variance_epsilon"):  # T5's, which computes in single precision
+            own = torch.nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
+            own.weight = norm.weight
+            setattr(parent, name, own)
     network = read_model(config, *orders).network(torch.float64, torch.device("cpu"))
     assert isinstance(network, Transformer)
     return Pair(theirs.eval(), config, *orders, network, language)

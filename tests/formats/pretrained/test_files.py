@@ -110,7 +110,7 @@ def test_unknown_fields_are_told_of_once_and_change_nothing(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("file", "entries", "message"),
     [
-        (CONFIG, {"model_type": "t5"}, "'t5' are not supported .its positions are relative.; give"),
+        (CONFIG, {"model_type": "longt5"}, "'longt5' are not supported .its attention is local.;"),
         (CONFIG, {"model_type": "whisper"}, "models of type 'whisper' are not supported; give one"),
         (CONFIG, {"architectures": ["BartForSequenceClassification"]}, "does not map a text"),
         (CONFIG, {"rope_theta": 1e4}, "rope_theta is 10000.0, which is not supported; delete it"),

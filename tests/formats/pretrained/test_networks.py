@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from specdec_plugins.decoding.networks import (
     BlockDrafter,
     MedusaConfig,
     MedusaHeads,
+    StackConfig,
     Transformer,
     with_fast_products,
 )
@@ -100,7 +100,15 @@ def block_network(pair: Pair, **changes: Any) -> BlockDrafter:
     network = BlockDrafter(
         BlockConfig(
             encoder=theirs.encoder,
-            decoder=replace(theirs.decoder, normalize_before=False, final_norm=False),
+            decoder=StackConfig(
+                num_layers=2,
+                dim=theirs.decoder.dim,
+                ffn_dim=24,
+                num_heads=1,
+                vocab_size=theirs.decoder.vocab_size,
+                max_positions=theirs.decoder.max_positions,
+                positions="learned",
+            ),
             activation=theirs.activation,
             scale_embedding=theirs.scale_embedding,
             norm_embedding=theirs.norm_embedding,

@@ -151,6 +151,28 @@ def nllb_files(folder: Path, lines: Sequence[str], codes: Sequence[str], **more:
     spm_files(folder, lines, "NllbTokenizer", "bpe", added_tokens_decoder=tokens, **more)
 
 
+_T5_PIECES = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+_MADLAD_PIECES = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+
+
+def t5_files(folder: Path, lines: Sequence[str], codes: Sequence[str] = (), **more: Any) -> None:
+    """T5's, or, with the codes of its target languages, MADLAD-400's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    which: dict[str, Any] = {**_T5_PIECES}
+    settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": 100, **more}
+    if codes:
+        which = {**_MADLAD_PIECES, "user_defined_symbols": [f"<2{code}>" for code in codes]}
+        settings |= {"extra_ids": 0, "pad_token": "<s>", "additional_special_tokens": []}
+    (folder / "spiece.model").write_bytes(train_spm(lines, 900, "unigram", **which))
+    write_json(folder / "tokenizer_config.json", settings)
+
+
+def byt5_files(folder: Path, lines: Sequence[str]) -> None:
+    """ByT5's: it has no vocabulary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
+
+
 def bart_files(folder: Path, lines: Sequence[str]) -> None:
     """BART's, as on the hub: a vocabulary of bytes and its merges."""
     from tokenizers import ByteLevelBPETokenizer
@@ -166,6 +188,9 @@ def bart_files(folder: Path, lines: Sequence[str]) -> None:
 def add_model(folder: Path, model_type: str, seed: int = 0, **more: Any) -> None:
     """A small random model of transformers for a tokenizer's files; more: of its configuration."""
     transformers = import_transformers()
+    if model_type == "t5":
+        _add_t5(folder, seed, **more)
+        return
     names = {"marian": "Marian", "m2m_100": "M2M100", "mbart": "MBart", "bart": "Bart"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         folder, config=getattr(transformers, f"{names[model_type]}Config")()
@@ -199,6 +224,20 @@ def add_model(folder: Path, model_type: str, seed: int = 0, **more: Any) -> None
     model.save_pretrained(folder)
 
 
+def _add_t5(folder: Path, seed: int, **more: Any) -> None:
+    transformers = import_transformers()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    shape = {"d_model": 32, "d_kv": 12, "d_ff": 48, "num_heads": 3, "num_layers": 2}
+    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    settings = {**shape, **special, "decoder_start_token_id": 0, "vocab_size": len(tokenizer)}
+    torch.manual_seed(seed)
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**settings | more))
+    for parameter in model.parameters():  # else every position says the same
+        parameter.data *= 1.5 if parameter.dim() > 1 else 1.0
+    model.generation_config.max_length = 24
+    model.eval().save_pretrained(folder)
+
+
 def _saved(write: Any, cls: str) -> Any:
     """With the `tokenizer.json` that transformers makes of the files."""
 
@@ -227,6 +266,12 @@ SMALL: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
         {"decoder_start_token_id": 901 + published("mbart25").index("ko_KR")},
     ),
     "bart": ("bart", bart_files, (), _SUMMARY),
+    "t5": ("t5", t5_files, (), {}),
+    "madlad": (
+        *("t5", _saved(t5_files, "T5Tokenizer"), (["de", "fr", "ko"],)),
+        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "byt5": ("t5", byt5_files, (), {"feed_forward_proj": "gated-gelu"}),
 }
 
 
