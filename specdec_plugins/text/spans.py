@@ -19,6 +19,7 @@ from specdec_plugins.formats.text import PROTECTED
 # In the order of precedence where two begin at the same character.
 _KINDS = {
     "symbol": "[\ue000-\uf8ff]",
+    "control": r"\x1b\[[0-9;]{0,20}[A-Za-z]|[\x01-\x08\x0e-\x1f\x7f]",
     "code": r"(?P<ticks>`{1,3})[^`\n]{1,500}(?P=ticks)",
     "url": r"\b(?:https?|ftps?|file|mailto|ssh|git)://?[^\s<>\"„“”«»{}]{2,2000}|\bwww\.[^\s<>\"„“”«»]{3,2000}",
     "mail": r"(?<![\w.+%-])[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",

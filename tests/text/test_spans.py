@@ -26,6 +26,7 @@ SPANS = {
         "{n, plural, one {# file} other {# files}}"
     ],
     "{n, plural, one {# file": [],
+    "Save\x07 the \x1b[1;31mred\x1b[0m file": ["\x07", "\x1b[1;31m", "\x1b[0m"],
     "{% if x %}Hi{% endif %}": ["{% if x %}", "{% endif %}"],
     "See https://example.com/a?b=1&c=2, or mail a@b.com.": [
         "https://example.com/a?b=1&c=2",
