@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks.larger import Size, enlarged, stored
 from benchmarks.pair import NOTE, Pair
@@ -78,7 +79,7 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
         drafter = grown(model, size)
         if _encode_alike(small, model):
             # Its positions may be a table where the verifier's are computed, and round differently.
-            drafter = replace(drafter, state=drafter.state | _encoder(verifier, drafter.state))
+            drafter = replace(drafter, state={**drafter.state, **_encoder(verifier, drafter.state)})
         contents = replace(contents, drafter=drafter)
     words = [made_up_dictionary(side, size.types) for side in (found.source, found.target)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -97,7 +98,7 @@ def _encode_alike(first: Model, second: Model) -> bool:
     return isinstance(one, Encoder) and isinstance(other, Encoder) and same_encoder(one, other)
 
 
-def _encoder(model: Model, like: State) -> State:
+def _encoder(model: Model, like: Mapping[str, Tensor]) -> State:
     """The model's encoder tensors, except those whose shape differs from `like`."""
     own = {name: tensor for name, tensor in model.state.items() if name.startswith("encoder.")}
     return {n: t for n, t in own.items() if n in like and like[n].shape == t.shape}

@@ -35,6 +35,7 @@ from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
+from specdec_plugins.decoding.networks.reading import Weights
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.types import BeamParams, Branching, DecodeParams, Drafter, Verifier
@@ -54,7 +55,7 @@ from specdec_plugins.formats.bundle import (
 )
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.hub import local_model
-from specdec_plugins.formats.models import load_network
+from specdec_plugins.formats.models import load_network, read_model_of
 from specdec_plugins.formats.pretrained.config import PretrainedConfig, is_pretrained, read_config
 from specdec_plugins.formats.pretrained.tokenizer import read_tokenizer
 from specdec_plugins.formats.pretrained.weights import read_model as read_pretrained
@@ -326,13 +327,13 @@ def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipelin
 
 def _load_engine(settings: Settings, words: Words) -> tuple[Decoder, Limits]:
     dictionaries = words.dictionaries
-    target, shared, network = dictionaries.target, None, None
+    target, shared, network, weights = dictionaries.target, None, None, None
     verifier: Verifier = Unverified(
         len(target), target.special, choose_device(settings.device), len(dictionaries.source)
     )
     limits, theirs = Limits(10**9, 10**9, 0), dictionaries
     if settings.verifier is not None:
-        shared = _load_verifier(settings, words)
+        shared, weights = _open_verifier(settings, words)
         verifier = TransformerVerifier(shared, target.special)
         # As in fairseq's search, one position is reserved for the end of the sentence.
         limits = Limits(verifier.max_source_positions, verifier.max_target_positions - 1, 0)
@@ -340,11 +341,12 @@ def _load_engine(settings: Settings, words: Words) -> tuple[Decoder, Limits]:
         theirs = _drafter_dictionaries(settings, dictionaries)
         cls, path = settings.needs.network, settings.drafter_checkpoint
         network = _load_network(cls, path, settings, theirs) if cls and path else None
-        if network is not None and shared is not None:
+        if network is not None and shared is not None and weights is not None:
+            weights.read()
             network.adopt(shared)
     # Last, as `adopt` must compare weights first. Shared layers keep the verifier's format.
     if shared is not None:
-        with_fast_products(shared, settings.quantised, settings.kernels)
+        with_fast_products(shared, settings.quantised, settings.kernels, weights)
     if network is not None and network.int8:
         with_fast_products(network, settings.drafting_dtype == "int8", settings.kernels)
     drafter: Drafter | None = None
@@ -358,18 +360,19 @@ def _load_engine(settings: Settings, words: Words) -> tuple[Decoder, Limits]:
     return build_decoder(settings, verifier, method, constraints), limits
 
 
-def _load_verifier(settings: Settings, words: Words) -> Transformer:
-    """Load the verifier of a checkpoint, a bundle, or a transformers folder."""
-    path = settings.verifier
+def _open_verifier(settings: Settings, words: Words) -> tuple[Transformer, Weights]:
+    """The verifier of a checkpoint, a bundle, or a transformers folder; its weights, unread."""
+    path, both = settings.verifier, words.dictionaries
     assert path is not None
     if words.config is None or not Path(path).is_dir():
-        return _load_network(Transformer, path, settings, words.dictionaries)
-    model = words.read_model()
+        model = read_model_of(Transformer, path, both.source, both.target)
+    else:
+        model = words.read_model()
     if settings.exit_layer is not None:
         model = model.until(settings.exit_layer)
-    network = model.network(DTYPES[settings.dtype], choose_device(settings.device))
+    network, weights = model.opened(DTYPES[settings.dtype], choose_device(settings.device))
     assert isinstance(network, Transformer)
-    return network
+    return network, weights
 
 
 def _constraints(settings: Settings, words: Words) -> Constraints:

@@ -114,9 +114,9 @@ class Teacher:
         self._dictionary, self._asked = dictionaries.target, search
         self._longest = model.config.encoder.max_positions  # end mark included
         self._sources, self._targets = map(data.sentences, data.languages)
-        network = model.network(DTYPES[search["dtype"]], device)
+        network, weights = model.opened(DTYPES[search["dtype"]], device)
         assert isinstance(network, Transformer)
-        with_fast_products(network, search["dtype"] == "int8")
+        with_fast_products(network, search["dtype"] == "int8", weights=weights)
         self._verifier = TransformerVerifier(network, self._dictionary.special)
         self._beam = BeamParams(search["beam"], length_penalty=search["lenpen"])
 

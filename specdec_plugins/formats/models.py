@@ -213,7 +213,7 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
     _check_expressible(model, model.config.encoder, model.config.decoder)
     settings = {**flags_of(model), "source_lang": source_lang}
     settings |= {"target_lang": target_lang, "data": None, DIGESTS: list(model.digests)}
-    state = _in_float32(model.state)
+    state = _in_float32(dict(model.state))
     for side, stack in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
         state[f"{side}.version"] = torch.tensor([_VERSION])
         if stack.positions == "sinusoidal":

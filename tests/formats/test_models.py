@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.fairseq_names import network_state
-from specdec_plugins.decoding.networks.trained import fill, kind_of
+from specdec_plugins.decoding.networks.reading import Weights
+from specdec_plugins.decoding.networks.trained import kind_of
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network, upgrade
@@ -223,6 +224,10 @@ def test_products_of_one_input_are_fused_in_order() -> None:
     fused = network_state(state, bidirectional=False)
     assert fused["decoder.layers.1.self_attention.qkv.bias"].tolist() == [2.0, 0.0, 1.0]
     assert len(fused) == 1
+
+
+def fill(network: nn.Module, state: dict[str, Tensor]) -> None:
+    Weights(network, state).read()
 
 
 def test_weights_that_do_not_fit_are_named() -> None:

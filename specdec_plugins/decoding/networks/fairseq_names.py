@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.config import StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.reading import Joined, LazyState, Part, parts_of
 from specdec_plugins.decoding.networks.trained import (
     State,
     TrainedNetwork,
     TrainingSettings,
-    fill,
     layer_number,
 )
 from specdec_plugins.errors import UserError, require
@@ -55,9 +56,6 @@ _STACK_NAMES = {
     "output_projection": "output",
     "copy_attn": "copy",
 }
-
-
-_Stacks = TypeVar("_Stacks", bound="EncoderDecoder")
 
 
 class EncoderDecoder(TrainedNetwork):
@@ -108,10 +106,8 @@ class EncoderDecoder(TrainedNetwork):
         return cls.Config.from_dict(architecture)
 
     @classmethod
-    def read(cls: type[_Stacks], config: TransformerConfig, state: State) -> _Stacks:
-        network = cls(config)
-        fill(network, network_state(state, cls.bidirectional))
-        return network
+    def own_state(cls, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return network_state(state, cls.bidirectional)
 
 
 def _weight(state: State, name: str) -> Tensor:
@@ -162,23 +158,22 @@ def _stack(side: str, limit: str, state: State, settings: TrainingSettings) -> S
     return StackConfig(**{**shape, **(settings.get(f"{side}_switches") or {})})
 
 
-def network_state(state: State, bidirectional: bool) -> State:
-    """An upgraded state dict under the networks' names, products fused.
+def network_state(state: Mapping[str, Tensor], bidirectional: bool) -> LazyState:
+    """An upgraded state dict under the networks' names, products fused when they are read.
 
     `bidirectional`: the decoder is the block drafter's, which holds its embeddings directly.
-    Unknown names are left as they are, for `fill` to complain about.
+    Unknown names are left as they are, for `Weights` to complain about.
     """
-    state = dict(state)
-    renamed: State = {}
-    layers = {m.group() for name in state if (m := re.match(r"\w+\.layers\.\d+\.", name))}
+    parts, renamed = dict(parts_of(state)), dict[str, Part]()
+    layers = {m.group() for name in parts if (m := re.match(r"\w+\.layers\.\d+\.", name))}
     for layer in layers:
-        for new, parts in _FUSED.items():
+        for new, old in _FUSED.items():
             for kind in ("weight", "bias"):
-                names = [f"{layer}{part}.{kind}" for part in parts]
-                if all(name in state for name in names):
-                    renamed[f"{layer}{new}.{kind}"] = torch.cat([state.pop(n) for n in names])
-    renamed.update((_network_name(name, bidirectional), t) for name, t in state.items())
-    return renamed
+                names = [f"{layer}{part}.{kind}" for part in old]
+                if all(name in parts for name in names):
+                    renamed[f"{layer}{new}.{kind}"] = Joined.of([parts.pop(n) for n in names])
+    renamed.update((_network_name(name, bidirectional), part) for name, part in parts.items())
+    return LazyState(renamed)
 
 
 def _network_name(name: str, bidirectional: bool) -> str:

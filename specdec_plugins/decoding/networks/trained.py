@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks.config import TransformerConfig
+from specdec_plugins.decoding.networks.reading import LazyState, Weights, parts_of, uninitialised
 from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.errors import UserError, located, require
+from specdec_plugins.errors import located, require
 
 State = dict[str, Tensor]
 
@@ -45,6 +46,7 @@ class TrainingSettings(Protocol):
 
 
 _Network = TypeVar("_Network", bound="TrainedNetwork")
+_Opened = tuple[_Network, Weights]
 
 
 class TrainedNetwork(nn.Module):
@@ -72,10 +74,25 @@ class TrainedNetwork(nn.Module):
         return cls.Config(**architecture)
 
     @classmethod
-    def read(cls: type[_Network], config: Any, state: State) -> _Network:
+    def own_state(cls, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Stored weights under the names of this network."""
+        return state
+
+    @classmethod
+    def opened(cls: type[_Network], config: Any, state: Mapping[str, Tensor]) -> _Opened[_Network]:
+        """A network, and its weights, which are still to be read.
+
+        Raises UserError where they do not fit.
+        """
+        with uninitialised():
+            network = cls(config)
+        return network, Weights(network, cls.own_state(state))
+
+    @classmethod
+    def read(cls: type[_Network], config: Any, state: Mapping[str, Tensor]) -> _Network:
         """A network with these weights. Raises UserError where they do not fit."""
-        network = cls(config)
-        fill(network, state)
+        network, weights = cls.opened(config, state)
+        weights.read()
         return network
 
     def prepare(self) -> None:
@@ -109,7 +126,7 @@ class Model:
     kind: str  # a name in NETWORKS
     arch: str  # its architecture by the name that the file gives, for messages
     config: Any  # of its network class
-    state: State  # tied weights under each of their names
+    state: Mapping[str, Tensor]  # tied weights under each of their names
     languages: tuple[str | None, str | None] = (None, None)  # source, target; if the file says
     digests: Digests = (None, None)  # of the dictionaries that it was trained with
 
@@ -130,9 +147,15 @@ class Model:
 
     def network(self, dtype: torch.dtype, device: torch.device) -> TrainedNetwork:
         """The inference network, in eval mode. Raises UserError where weights do not fit."""
+        network, weights = self.opened(dtype, device)
+        weights.read()
+        return network
+
+    def opened(self, dtype: torch.dtype, device: torch.device) -> _Opened[TrainedNetwork]:
+        """As `network`, but its weights are still to be read."""
         with located(self.path):
-            network = NETWORKS.get(self.kind).read(self.config, self.state)
-        return network.to(device=device, dtype=dtype).eval().requires_grad_(False)
+            network, weights = NETWORKS.get(self.kind).opened(self.config, self.state)
+        return network.to(device=device, dtype=dtype).eval().requires_grad_(False), weights
 
     def check_dictionaries(self, source: Symbols, target: Symbols) -> None:
         """Raises UserError where the model was trained with other dictionaries."""
@@ -161,9 +184,10 @@ class Model:
             f"{self.path}: there is no exit after layer {exit_layer} of its {num_layers} decoder "
             f"layers; give an --exit-layer from 1 to {num_layers}.",
         )
-        state = {n: t for n, t in self.state.items() if layer_number("decoder", n) < exit_layer}
+        parts = parts_of(self.state).items()
+        kept = LazyState({n: part for n, part in parts if layer_number("decoder", n) < exit_layer})
         decoder = replace(self.config.decoder, num_layers=exit_layer)
-        return replace(self, state=state, config=replace(self.config, decoder=decoder))
+        return replace(self, state=kept, config=replace(self.config, decoder=decoder))
 
 
 def check_digests(path: Path, recorded: Digests, source: Symbols, target: Symbols) -> None:
@@ -180,23 +204,3 @@ def layer_number(side: str, name: str) -> int:
     """The layer that a weight belongs to, from 0; -1 if it is in no layer of that side."""
     match = re.match(rf"{side}\.layers\.(\d+)\.", name)
     return int(match[1]) if match else -1
-
-
-def fill(network: nn.Module, state: State) -> None:
-    """Load every weight, and nothing else. Raises UserError where the two do not match."""
-    expected = network.state_dict()
-    _complain("lacks the weights", expected.keys() - state.keys())
-    _complain("has weights of another kind of model:", state.keys() - expected.keys())
-    wrong = {name for name, tensor in state.items() if tensor.shape != expected[name].shape}
-    _complain("has weights of unexpected size:", wrong)
-    network.load_state_dict(state)
-
-
-def _complain(what: str, names: Iterable[str]) -> None:
-    listed = sorted(names)
-    if listed:
-        more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-        raise UserError(
-            f"the checkpoint {what} {', '.join(listed[:3])}{more}; give one of the "
-            "requested kind of model."
-        )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
-from specdec_plugins.decoding.networks.trained import State
+from specdec_plugins.decoding.networks.reading import Parts, now
 from specdec_plugins.formats.dictionaries import Dictionary
 
 # Nothing in the network limits a text: positions are relative. Training did, to 512 or 1,024.
@@ -81,7 +81,7 @@ def network(
     )
 
 
-def own_names(stored: State, fields: Mapping[str, Any]) -> State:
+def own_names(stored: Parts, fields: Mapping[str, Any]) -> Parts:
     """The weights under the names of the other families, which are fairseq's.
 
     Where the states are scaled before the projection, the factor becomes a part of the last norm.
@@ -89,7 +89,7 @@ def own_names(stored: State, fields: Mapping[str, Any]) -> State:
     state = {_own_name(name): tensor for name, tensor in stored.items() if name != _UNUSED}
     last = "decoder.layer_norm.weight"
     if fields["scale_decoder_outputs"] and last in state:
-        state[last] = state[last].float() * fields["d_model"] ** -0.5
+        state[last] = now(state[last]).float() * fields["d_model"] ** -0.5
     return state
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.networks import StackConfig
-from specdec_plugins.decoding.networks.trained import VERIFIER, Model, State
+from specdec_plugins.decoding.networks.reading import LazyState, Part, Parts, Unread, now
+from specdec_plugins.decoding.networks.trained import VERIFIER, Model
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, ours
 from specdec_plugins.formats.output import is_file_name
@@ -29,6 +31,7 @@ _SHARED, _BIAS = "shared.weight", "final_logits_bias"
 _TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 _OUTPUT = "decoder.output_projection"
 _POSITIONS = tuple(f"{side}.embed_positions.weight" for side in ("encoder", "decoder"))
+_MAPPED = 32 << 20  # bytes of a file that may be mapped before it is closed
 _NEVER = -1e4  # logit of a token that the model does not have; float16 can hold it
 
 # Format marks of old files, and position tables that are computed anyway.
@@ -45,9 +48,9 @@ def read_model(
     """
     path, stored = _read(config.folder)
     state = _own_names(stored, config)
-    _check(path, state, _expected(config))
+    _check(path, state, expected_shapes(config))
     source, target, output = (state.pop(name) for name in _TABLES)
-    bias = state.pop(_BIAS)[0].float()[torch.tensor(target_order)]
+    bias = now(state.pop(_BIAS))[0].float()[torch.tensor(target_order)]
     id_of = ours(target_order)
     bias[[index for index, theirs in enumerate(target_order) if id_of[theirs] != index]] = _NEVER
     shape = replace(
@@ -71,19 +74,23 @@ def read_model(
         # fairseq's tables begin after the padding id.
         missing = (0, 0, Dictionary.pad + 1 - config.family.position_rows, 0)
         for name in _POSITIONS:
-            state[name] = pad(state[name], missing)
-    return Model(path, VERIFIER, config.model_type, shape, state)
+            state[name] = pad(now(state[name]), missing)
+    return Model(path, VERIFIER, config.model_type, shape, LazyState(state))
 
 
-def _rows(table: Tensor, order: Sequence[int]) -> Tensor:
-    return table if list(order) == list(range(len(table))) else table[torch.tensor(order)]
+def _rows(table: Part, order: Sequence[int]) -> Part:
+    if list(order) == list(range(table.shape[0])):
+        return table
+    return Unread((len(order), *table.shape[1:]), lambda: now(table)[torch.tensor(order)])
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    return first is second or (first.shape == second.shape and torch.equal(first, second))
+def _same(first: Part, second: Part) -> bool:
+    if first is second:
+        return True
+    return tuple(first.shape) == tuple(second.shape) and torch.equal(now(first), now(second))
 
 
-def _own_names(stored: State, config: PretrainedConfig) -> State:
+def _own_names(stored: Parts, config: PretrainedConfig) -> Parts:
     """The state without prefix, with what files omit: names of tied tables, computed positions."""
     state = {n.removeprefix("model."): t for n, t in stored.items() if not _IGNORED.search(n)}
     if config.family.is_t5:
@@ -113,7 +120,7 @@ def marian_positions(num_positions: int, dim: int) -> Tensor:
     return torch.from_numpy(np.concatenate([np.sin(sines), np.cos(cosines)], 1)).float()
 
 
-def _expected(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of everything that a file holds, under transformers' names without the prefix."""
     source, target = config.vocab_size, config.decoder_vocab_size
     dim: int = config.fields["d_model"]
@@ -163,7 +170,7 @@ def _layer(stack: StackConfig, reads_source: bool) -> dict[str, tuple[int, ...]]
     return shapes
 
 
-def _check(path: Path, state: State, expected: dict[str, tuple[int, ...]]) -> None:
+def _check(path: Path, state: Parts, expected: dict[str, tuple[int, ...]]) -> None:
     """Raises UserError unless the state has these weights, of these shapes, and no others."""
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for what, names in (
@@ -213,14 +220,10 @@ def weights_among(names: Collection[str], folder: Path) -> list[str]:
     return []
 
 
-def _read(folder: Path) -> tuple[Path, State]:
-    """All tensors of a folder, and the file that holds them or names the shards."""
+def _read(folder: Path) -> tuple[Path, Parts]:
+    """All tensors of a folder, most of them unread, and the file that holds or names them."""
     path, *shards = weight_files(folder)
-    load = _load_safetensors if path.name.startswith(SAFE) else _load_pickled
-    state: State = {}
-    for file in shards or [path]:
-        state |= load(file)
-    return path, state
+    return path, _Stored(shards or [path]).parts()
 
 
 def _shards(index: Path) -> list[str]:
@@ -236,19 +239,58 @@ def _shards(index: Path) -> list[str]:
     return names
 
 
-def _load_safetensors(path: Path) -> State:
+class _Stored:
+    """The tensors of some files. One is open at a time, for a while: what it maps is in memory."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self._opened: tuple[Path, Callable[[str], Tensor]] | None = None
+        self._num_read = 0  # bytes, since it was opened
+
+    def parts(self) -> Parts:
+        """Vectors, and larger tensors that are still to be read.
+
+        Raises UserError for a file that is damaged or holds something else.
+        """
+        found: Parts = {}
+        for file in self._files:
+            for name, shape in self._open(file).items():
+                read = partial(self._read, file, name)
+                found[name] = read().clone() if len(shape) < 2 else Unread(shape, read)
+        return found
+
+    def _open(self, file: Path) -> dict[str, tuple[int, ...]]:
+        """Open a file; returns the shapes of its tensors."""
+        self._opened, self._num_read = None, 0
+        is_safe = file.suffix == Path(SAFE).suffix
+        shapes, tensors = (_open_safetensors if is_safe else _open_pickled)(file)
+        self._opened = (file, tensors)
+        return shapes
+
+    def _read(self, file: Path, name: str) -> Tensor:
+        if self._opened is None or self._opened[0] != file or self._num_read > _MAPPED:
+            self._open(file)
+        assert self._opened is not None
+        tensor = self._opened[1](name)
+        self._num_read += tensor.nbytes
+        return tensor
+
+
+def _open_safetensors(path: Path) -> tuple[dict[str, tuple[int, ...]], Callable[[str], Tensor]]:
     try:
-        return load_file(path)
+        file = safe_open(path, framework="pt")
+        return {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}, file.get_tensor  # noqa: SIM118
     except OSError as error:
         raise UserError(_unreadable(path, error)) from error
     except SafetensorError as error:
         raise UserError(f"{path}: is damaged ({error}); download it again.") from error
 
 
-def _load_pickled(path: Path) -> State:
+def _open_pickled(path: Path) -> tuple[dict[str, tuple[int, ...]], Callable[[str], Tensor]]:
     """Load in safe mode only: a file that asks to run code is refused."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        # Files of before 2020 cannot be mapped.
+        state = torch.load(path, "cpu", weights_only=True, mmap=is_zipfile(path))
     except OSError as error:
         raise UserError(_unreadable(path, error)) from error
     except pickle.UnpicklingError as error:
@@ -264,7 +306,7 @@ def _load_pickled(path: Path) -> State:
         isinstance(state, dict) and all(isinstance(t, Tensor) for t in state.values()),
         f"{path}: holds something other than weights; give a model that transformers has saved.",
     )
-    return dict(state)
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}, state.__getitem__
 
 
 def _unreadable(path: Path, error: OSError) -> str:

@@ -8,12 +8,14 @@ the vocabulary where they do so in the model.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec_plugins.decoding.networks import Transformer
@@ -21,7 +23,7 @@ from specdec_plugins.decoding.types import DecodeParams, Request, SpecialTokens
 from specdec_plugins.formats.dictionaries import Dictionary, order_of, ours
 from specdec_plugins.formats.marian import import_transformers
 from specdec_plugins.formats.pretrained.config import Generation, PretrainedConfig, read_config
-from specdec_plugins.formats.pretrained.weights import read_model
+from specdec_plugins.formats.pretrained.weights import expected_shapes, read_model
 
 VOCAB, POSITIONS = 57, 48
 _MARIAN_PAD = VOCAB - 1
@@ -286,6 +288,28 @@ def _randomise(model: Any, seed: int, ends: float) -> None:
     head[eos] *= 1.5 + ends
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias[:, eos] += ends
+
+
+def save_large(folder: Path, changes: dict[str, Any], suffix: str) -> int:
+    """Write an untied M2M-100 in shards that take turns, in bfloat16; its number of weights.
+
+    Its weights are random, but the same ones over and over, which takes less time.
+    """
+    config, _ = CONFIGS["m2m100_418M"]
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    shapes = expected_shapes(read_config(folder))
+    most = max(math.prod(shape) for shape in shapes.values())
+    noise = torch.randn(most, generator=torch.Generator().manual_seed(0)).bfloat16() / 50
+    shards: list[dict[str, Tensor]] = [{}, {}]
+    for number, (name, shape) in enumerate(shapes.items()):
+        shards[number % 2][name] = noise[: math.prod(shape)].reshape(shape).clone()
+    files = [f"part-{number}.{suffix}" for number in range(2)]
+    for shard, file in zip(shards, files, strict=True):
+        (save_file if suffix == "safetensors" else torch.save)(shard, folder / file)
+    index = {name: file for shard, file in zip(shards, files, strict=True) for name in shard}
+    name = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[suffix]
+    (folder / f"{name}.index.json").write_text(json.dumps({"weight_map": index}))
+    return sum(map(math.prod, shapes.values()))
 
 
 def load(folder: Path, language: int | None = None) -> Pair:

@@ -20,6 +20,7 @@ from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.heads import Choice, Listed, SequentialHead
 from specdec_plugins.decoding.networks.layers import Layer, LayerStack, PositionTable
+from specdec_plugins.decoding.networks.reading import Weights
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.errors import require
 
@@ -56,7 +57,14 @@ class NativeLinear(nn.Module):
 class NativeLayers(nn.Module):
     """All layers of a stack in one call; called like `LayerStack`."""
 
-    def __init__(self, layers: LayerStack, int8: bool = False, instruction_set: str = "") -> None:
+    def __init__(
+        self,
+        layers: LayerStack,
+        int8: bool = False,
+        instruction_set: str = "",
+        weights: Weights | None = None,
+    ) -> None:
+        """weights: those of the linear layers, if they are still to be read; none are kept."""
         super().__init__()
         first = _first(layers)
         self._num_layers = len(layers)
@@ -70,7 +78,11 @@ class NativeLayers(nn.Module):
         # Kept apart from the layers, as only these are called on their own.
         self._key_values = nn.ModuleList()
         for index in range(len(layers)):
+            if weights is not None:
+                weights.read(layers[index])
             self._add(layers, index, int8, instruction_set)
+            if weights is not None:
+                weights.release(layers[index])
 
     def _add(self, layers: LayerStack, index: int, int8: bool, instruction_set: str) -> None:
         layer, table = cast(Layer, layers[index]), layers.relative(index)
@@ -276,30 +288,40 @@ def _first(layers: LayerStack) -> Layer:
 FAST_PRODUCTS = (NativeLinear, NativeLayers, NativeNorm)
 
 
-def with_fast_products(network: _Network, int8: bool = False, kernels: str = "native") -> _Network:
+def with_fast_products(
+    network: _Network, int8: bool = False, kernels: str = "native", weights: Weights | None = None
+) -> _Network:
     """The network, its layers replaced in place by the fastest ones for its device, and prepared.
 
     `kernels`: "native" uses this project's own, for float32 on a CPU, if they were built; "torch"
     uses torch's alone. With `int8` all linear layers are quantised, for which there are only our
-    own. Raises UserError where they cannot be used. The network cannot be moved, copied or saved
-    any more.
+    own. `weights`: those that are still to be read, layer by layer. Raises UserError where the
+    kernels cannot be used. The network cannot be moved, copied or saved any more.
     """
     if int8:
         _check_int8(next(network.parameters()), kernels)
     if kernels == "native":
-        _use_kernels(network, int8)
+        _use_kernels(network, int8, weights)
+    elif weights is not None:
+        weights.read()
     if isinstance(network, TrainedNetwork):
         network.prepare()
     return network
 
 
-def _use_kernels(network: nn.Module, int8: bool) -> None:
+def _use_kernels(network: nn.Module, int8: bool, weights: Weights | None) -> None:
     """Replace torch's layers by the kernels' own, where they suit."""
     if any(parameter.is_cpu for parameter in network.parameters()):
         ops.warn_if_missing()
-    for parent, name, child in _children(network):
-        if isinstance(child, LayerStack) and suits(_first(child).up.weight):
-            setattr(parent, name, NativeLayers(child, int8))
+    stacks = [
+        (parent, name, child)
+        for parent, name, child in _children(network)
+        if isinstance(child, LayerStack) and suits(_first(child).up.weight)
+    ]
+    if weights is not None:  # first what is large for a moment: tables of tokens
+        weights.read(but=[linear for _, _, stack in stacks for linear in weights.put_off(stack)])
+    for parent, name, stack in stacks:
+        setattr(parent, name, NativeLayers(stack, int8, weights=weights))
     for parent, name, child in _children(network):
         if isinstance(child, nn.Linear) and suits(child.weight):
             setattr(parent, name, NativeLinear(child, int8))
