@@ -448,10 +448,6 @@ def build_decoder(
         sizes = (verifier.vocab_size, verifier.special, verifier.device, verifier.source_vocab_size)
         target = Unverified(*sizes)
         return DrafterDecoder(method.drafter, target, EngineConfig(settings.batch))
-    constraints = replace(
-        constraints,
-        no_repeat_ngram_size=settings.no_repeat_ngram_size or constraints.no_repeat_ngram_size,
-    )
     if settings.ban_pad:
         constraints = constraints.banning(verifier.special.pad)  # as fairseq's search does
     config = EngineConfig(settings.batch, constraints=constraints)

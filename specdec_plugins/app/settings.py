@@ -50,6 +50,7 @@ BPES = ("subword_nmt",)
 NO_TOLERANCE = "--tau {value:g} has no effect with --beta 1; add --beta 3, or omit --tau."
 _JUDGED = ("specdec", "AR", "early-exit")  # strategies that use an acceptance rule
 _SAMPLING = ("temperature", "top_k", "top_p")  # settings of rules that sample
+REPEATS = ("no_repeat_ngram_size", "repetition_penalty")
 _SEARCH_ONLY = ("n_best", "glossary", "lenpen", "unkpen")  # of a beam search
 _GROWTH = 3  # target tokens of a source token: no translation needs as many
 BY_SENTENCE = {"split": True, "protect": True}  # how text is translated, unless lines are asked for
@@ -155,6 +156,8 @@ class Settings:
     unkpen: float = _limit(0.0, "with --beam: nats off a translation for each <unk> (default: 0)")
     no_repeat_ngram_size: int = _limit(0, "no N tokens in a row occur twice (default: 0, off, or "
         "the model's own)", least=0)
+    repetition_penalty: float = _limit(1.0, "above 1: tokens that a translation has become less "
+        "likely in it (default: 1, off, or the model's own)", least=LEAST)
 
     tokenizer: str | None = _text(None,
         f"raw text in and out, with --bpe and --bpe-codes: {', '.join(TOKENIZERS)}, or none",
@@ -390,7 +393,8 @@ class Settings:
 
     def decode_params(self, max_len: int, seed: int = 0, block_size: int = 0) -> DecodeParams:
         """The engine's parameters for one sentence. Raises UserError for impossible values."""
-        own: dict[str, Any] = {name: getattr(self, name) for name in ("beta", "tau", *_SAMPLING)}
+        names = ("beta", "tau", *_SAMPLING, *REPEATS)
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.searches:
             usual, finishing = self.usual_search
             penalty = usual if self.lenpen is None else self.lenpen

@@ -31,7 +31,7 @@ from specdec_plugins.app.main import (
     run_lines,
 )
 from specdec_plugins.app.report import Tally, summary
-from specdec_plugins.app.settings import BY_SENTENCE, EXACT, Settings
+from specdec_plugins.app.settings import BY_SENTENCE, EXACT, REPEATS, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.app.types import UNREADABLE, Limits, RankedText, Sentence, Translation
 from specdec_plugins.corpus.cli import build, check, flag_of, flags_of, option
@@ -47,7 +47,7 @@ _AHEAD = 2  # tasks for each worker, so that none waits
 _where = partial(option, group="where to translate")
 # Settings that a server takes with a request, and their names there.
 _ASKED = {
-    **{name: name for name in (*EXACT, "source_lang", "target_lang")},
+    **{name: name for name in (*EXACT, *REPEATS, "source_lang", "target_lang")},
     "beam": "num_beams",
     "n_best": "n_best",
     "max_len_b": "max_new_tokens",
