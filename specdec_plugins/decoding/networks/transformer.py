@@ -91,9 +91,16 @@ class Encoder(nn.Module):
         positions, padding_mask = ops.count_tokens(tokens, self.pad)
         x: Tensor = self.embedding(tokens, positions)
         mask = ops.additive(~padding_mask, x.dtype)[:, None, None]  # [B, 1, 1, S]
-        distances = positions[:, None] - positions[..., None] if self.is_relative else None
+        distances = self._distances(positions, padding_mask) if self.is_relative else None
         x = self.layers(x, mask, distances=distances)
         return (x if self.norm is None else self.norm(x)), padding_mask
+
+    @staticmethod
+    def _distances(positions: Tensor, padding_mask: Tensor) -> Tensor:
+        """[B, S, S] int64 from each token to each, or [1, S, S] if no row is padded on the left."""
+        if positions.is_cpu and not padding_mask[:, 0].any():  # else the host would have to wait
+            positions = torch.arange(positions.shape[1])[None]
+        return positions[:, None] - positions[..., None]
 
 
 def same_encoder(first: Encoder, second: Encoder) -> bool:

@@ -181,6 +181,18 @@ def test_layers_of_t5_are_torchs(instruction_set: str) -> None:
     torch.testing.assert_close(fast.cache.storage, slow.cache.storage, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_distances_do_not_count_padding_on_the_left(fast: bool) -> None:
+    encoder = (with_fast_products(t5().float()) if fast else t5()).encoder
+    right, left = (
+        torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1]]),
+        torch.tensor([[5, 6, 7, 2], [1, 1, 8, 2]]),
+    )
+    expected, found = encoder(right)[0], encoder(left)[0]
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[1, 2:], expected[1, :2])
+
+
 @pytest.mark.parametrize("some", [False, True])
 def test_an_encoder_is_torchs(some: bool) -> None:
     """Without a mask, with one for each row, and with one for each query."""

@@ -45,7 +45,7 @@ struct Seen {
   std::optional<Floats<4>> mask;       // [B or 1, 1, n or 1, T], additive
   std::optional<Storage> storage;
   std::optional<Integers<1>> at;       // [B * n]
-  std::optional<Integers<3>> distances;  // [B, n, T], for relative positions; none = as in `Place`
+  std::optional<Integers<3>> distances;  // [B or 1, n, T], if relative; none = as in `Place`
 };
 
 struct Span {
@@ -194,13 +194,16 @@ class Stack {
     const int64_t capacity = seen.storage ? open_storage(seen, rows, queries, span.stop, plan) : 0;
     check(mask.width <= (seen.storage ? capacity : queries), "a mask is too wide");
     const int64_t* distances = data_of(seen.distances);
+    const bool is_shared = distances && seen.distances->size(0) == 1;  // by all rows
     if (distances) {
-      check_same("distances", rows * queries, seen.distances->size(0) * seen.distances->size(1));
+      check_same("distances", is_shared ? 1 : rows, seen.distances->size(0));
+      check_same("distances", queries, seen.distances->size(1));
       check_same("distances", mask.width, seen.distances->size(2));
     }
     for (int64_t i = 0; i < rows * queries; ++i) {
       const int64_t row = i / queries, at = capacity ? seen.at->data[i] - row * capacity : 0;
-      const int64_t* own = distances ? distances + i * mask.width : nullptr;
+      const int64_t told = is_shared ? i % queries : i;
+      const int64_t* own = distances ? distances + told * mask.width : nullptr;
       plan.places.push_back({int(row), at, mask.width, mask.of(row, i % queries), own});
     }
     for (int64_t row = 0; row < rows; ++row) plan.firsts.push_back(row * queries);
