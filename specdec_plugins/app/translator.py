@@ -30,12 +30,11 @@ from specdec_plugins.app.types import (
     Translation,
 )
 from specdec_plugins.corpus.cli import arguments, parameters
-from specdec_plugins.decoding.beam import BeamDecoder
+from specdec_plugins.decoding.beam import BeamDecoder, Branching
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.decoding.types import (
     BeamParams,
-    Branching,
     DecodeParams,
     FinishReason,
     Request,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -20,12 +20,11 @@ from torch import Tensor
 from specdec_plugins.decoding.batch import to_host
 from specdec_plugins.decoding.constraints import FREE, constrain, has_own
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.hypotheses import Candidate, Open, Search
+from specdec_plugins.decoding.hypotheses import Candidate, KernelSearch, Open, Search, reason_of
 from specdec_plugins.decoding.networks.cpu.ops import largest, log_total
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
-    Branching,
     DecodeParams,
     Draft,
     FinishReason,
@@ -33,10 +32,32 @@ from specdec_plugins.decoding.types import (
     Request,
     RowEvent,
     RowResult,
+    Verifier,
 )
 from specdec_plugins.errors import require
 
 _BITS = 64  # places of a number of `Branching.score_at`
+
+
+class Branching(Verifier, Protocol):
+    """A verifier that can score several continuations of a row at once, as a beam search does."""
+
+    def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
+        """Logits [B, n, V] after `tokens` [B, n] int64, each at a position and a place of its own.
+
+        What a token is computed to goes to its place in the row's cache, [B, n] int64, and stays
+        there until another token is given it. A token sees the places whose bits are set in its
+        `seen` [B, n, W] int64, 64 places a number, the lowest bit first; its own is one of them.
+        """
+
+    @property
+    def searches_at_once(self) -> bool:
+        """True if the kernels take whole steps of searches."""
+
+    def step_searches(
+        self, searches: Sequence[Any], rows: Sequence[int], banned: Collection[int]
+    ) -> None:
+        """Take a step of the kernels' searches of these rows, which never emit `banned`."""
 
 
 class BeamSession(Session):
@@ -50,7 +71,8 @@ class BeamSession(Session):
         on_close: Callable[[Session], None] = lambda session: None,
     ) -> None:
         super().__init__(verifier, method, config, on_close)
-        self._searches: dict[str, Search] = {}  # by request
+        self._searches: dict[str, Search | KernelSearch] = {}  # by request
+        self._num_places = 0  # of a row's cache that the kernels' searches use
         constraints = config.constraints
         words = constraints.bad_words
         plain = replace(FREE, bad_words=words, num_opening=constraints.num_opening)
@@ -61,9 +83,13 @@ class BeamSession(Session):
     def _admit(self, requests: Sequence[Request], now: float) -> None:
         super()._admit(requests, now)
         special, opening = self.verifier.special, self._config.constraints.num_opening
+        at_once = cast(Branching, self.verifier).searches_at_once and not self._reads_texts
         for request in requests:
-            search = Search(request, special.start, special.eos, opening)
-            self._searches[request.id] = search
+            if at_once and not request.required_ids and not has_own(request.params):
+                self._searches[request.id] = KernelSearch(request, special.start, opening)
+            else:
+                search = Search(request, special.start, special.eos, opening)
+                self._searches[request.id] = search
 
     def add(self, requests: Iterable[Request]) -> None:
         """As `Session.add`; refuses phrases that cannot be written, too."""
@@ -78,40 +104,46 @@ class BeamSession(Session):
 
     def _round(self) -> list[RowEvent]:
         rows = [row for row in self._batch.rows if not row.finished]
-        searches = [self._searches[row.id] for row in rows]
+        found = {index: self._searches[row.id] for index, row in enumerate(self._batch.rows)
+                 if not row.finished}  # fmt: skip
+        quick = {i: own.compiled for i, own in found.items() if isinstance(own, KernelSearch)}
+        slow = {index: own for index, own in found.items() if isinstance(own, Search)}
         with self._timer.part("verify"):
-            logits = self._score(searches)
+            self._num_places = max((own.num_places for own in quick.values()), default=0)
+            if quick:
+                verifier = cast(Branching, self.verifier)
+                verifier.step_searches([*quick.values()], [*quick], self._skipped)
+            logits = self._score(slow) if slow else None
         with self._timer.part("rest"):
-            for search, candidates in zip(searches, self._best(searches, logits), strict=True):
-                search.advance(candidates)
-            return [
-                self._end(row, search)
-                for row, search in zip(rows, searches, strict=True)
-                if search.is_over
-            ]
+            if logits is not None:
+                best = self._best([*slow.values()], logits)
+                for search, candidates in zip(slow.values(), best, strict=True):
+                    search.advance(candidates)
+            both = zip(rows, found.values(), strict=True)
+            return [self._end(row, search) for row, search in both if search.is_over]
 
-    def _score(self, searches: Sequence[Search]) -> Tensor:
-        """[M, V] logits after each open hypothesis of all searches, in their order."""
+    def _score(self, searches: Mapping[int, Search]) -> Tensor:
+        """[M, V] logits after each open hypothesis of the searches of some rows, in their order."""
         feeds: list[list[Open]] = []
-        ends, remaining = list[int](), iter(searches)
-        width = max(len(search.feeds) for search in searches)
-        for index, row in enumerate(self._batch.rows):
-            search = None if row.finished else next(remaining)
+        ends = list[int]()
+        width = max(len(search.feeds) for search in searches.values())
+        for index in range(len(self._batch.rows)):
+            search = searches.get(index)
             feeds.append([] if search is None else search.feeds)
             if search is not None:
                 stop = index * width + len(search.feeds)
                 ends += range(stop - len(search.open), stop)
         told = self._read(feeds, width)
-        for index, own in enumerate(feeds):
-            row = self._batch.rows[index]
-            if len(own) > 1 and self._searches[row.id].counts_forced:
-                self._count_forced(self._searches[row.id], told[index, : len(own) - 1])
+        for index, search in searches.items():
+            if search.counts_forced:
+                self._count_forced(search, told[index, : len(search.feeds) - 1])
         flat = told.flatten(0, 1)
         return flat if len(ends) == len(flat) else flat[_index(ends, flat)]
 
     def _read(self, feeds: Sequence[Sequence[Open]], width: int) -> Tensor:
         """[B, width, V] logits after the tokens fed to each row, and junk after fewer of them."""
         most = max(feed.seen for own in feeds for feed in own).bit_length()
+        most = max(most, self._num_places)
         has_junk = any(len(own) < width for own in feeds)
         num_words = -(-(most + has_junk) // _BITS)
         # Junk has a place of its own, for which there is room if there is junk.
@@ -202,7 +234,7 @@ class BeamSession(Session):
         active = torch.ones(len(texts), dtype=torch.bool, device=device)
         return Prefix(tokens, torch.tensor(lengths, device=device), active, width)
 
-    def _end(self, row: RowResult, search: Search) -> RowEvent:
+    def _end(self, row: RowResult, search: Search | KernelSearch) -> RowEvent:
         """Report a finished search."""
         del self._searches[row.id]
         row.hypotheses, emitted = search.result(), list[int]()
@@ -212,7 +244,8 @@ class BeamSession(Session):
             row.token_ids = best.token_ids
             row.token_scores = best.token_scores[num_forced:]
             forces_end = self._config.constraints.forced_last is not None
-            row.finish_reason = search.reason(best, forces_end)
+            eos = self.verifier.special.eos
+            row.finish_reason = reason_of(row.request, best, eos, forces_end)
         else:
             row.finish_reason, row.token_ids = FinishReason.ERROR, []
         row.rounds = search.steps

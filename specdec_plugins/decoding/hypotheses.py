@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.required import Phrases, Progress, allotted
-from specdec_plugins.decoding.types import BeamParams, FinishReason, Hypothesis, Request
+from specdec_plugins.decoding.types import FINISHING, BeamParams, FinishReason, Hypothesis, Request
 
 # A hypothesis, by its number, and a token that may follow it: the log-probability of all tokens,
 # the number, and the token. A tuple, as there are dozens in every step.
@@ -105,7 +107,8 @@ class Search:
     def count_forced(self, scores: list[float]) -> None:
         """Begin with these log-probabilities of the forced tokens."""
         self._forced_scores = scores
-        self.open = [self.open[0]._replace(total=sum(scores))]
+        [*_, total] = accumulate(scores)  # not `sum`, which newer versions of Python compensate
+        self.open = [self.open[0]._replace(total=total)]
 
     def text(self, one: Open) -> tuple[list[int], list[float]]:
         """The tokens of an open hypothesis, forced ones included, and their log-probabilities."""
@@ -188,9 +191,49 @@ class Search:
         """The best hypotheses, best first; none if every continuation was banned."""
         return self._ended[: self.beam.num_best]
 
-    def reason(self, hypothesis: Hypothesis, forces_end: bool) -> FinishReason:
-        """Why it ended. forces_end: at the length limit the model's constraints force the end."""
-        is_forced = forces_end or self.beam.finishing == "fairseq"
-        is_full = len(hypothesis.token_ids) >= self._max_len
-        ended = hypothesis.token_ids[-1] == self._eos and not (is_full and is_forced)
-        return FinishReason.EOS if ended else FinishReason.LENGTH
+
+class KernelSearch:
+    """A search of which the kernels take the steps; `Search` is its slow twin.
+
+    They know no phrases, and no constraints but tokens that are always banned.
+    """
+
+    def __init__(self, request: Request, start: int, num_opening: int = 1) -> None:
+        self.request = request
+        params, beam = request.params, request.params.beam or BeamParams(size=1)
+        self._num_best = beam.num_best
+        self.compiled = ops.native.Search(
+            forced=request.forced_ids,
+            start=start,
+            size=beam.size,
+            max_len=params.max_len,
+            min_len=params.min_len,
+            length_penalty=beam.length_penalty,
+            unknown_penalty=beam.unknown_penalty,
+            finishing=FINISHING.index(beam.finishing),
+            num_opening=num_opening,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.compiled.is_over)
+
+    @property
+    def steps(self) -> int:
+        return int(self.compiled.steps)
+
+    def result(self) -> list[Hypothesis]:
+        """As of `Search`."""
+        return [Hypothesis(*found) for found in self.compiled.results()[: self._num_best]]
+
+
+def reason_of(request: Request, hypothesis: Hypothesis, eos: int, forces_end: bool) -> FinishReason:
+    """Why a hypothesis ended.
+
+    forces_end: at the length limit the model's constraints force the end.
+    """
+    beam = request.params.beam or BeamParams(size=1)
+    is_forced = forces_end or beam.finishing == "fairseq"
+    is_full = len(hypothesis.token_ids) >= request.params.max_len
+    ended = hypothesis.token_ids[-1] == eos and not (is_full and is_forced)
+    return FinishReason.EOS if ended else FinishReason.LENGTH

@@ -270,18 +270,6 @@ class Verifier(Target, Stateful, Protocol):
         """One cached pass over each row's last committed token and its draft."""
 
 
-class Branching(Verifier, Protocol):
-    """A verifier that can score several continuations of a row at once, as a beam search does."""
-
-    def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
-        """Logits [B, n, V] after `tokens` [B, n] int64, each at a position and a place of its own.
-
-        What a token is computed to goes to its place in the row's cache, [B, n] int64, and stays
-        there until another token is given it. A token sees the places whose bits are set in its
-        `seen` [B, n, W] int64, 64 places a number, the lowest bit first; its own is one of them.
-        """
-
-
 class Drafter(Stateful, Protocol):
     """Proposes tokens. Errors are corrected by the rule; only speed matters."""
 

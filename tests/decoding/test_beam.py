@@ -274,6 +274,22 @@ def test_a_sentence_is_searched_to_the_last_bit_as_if_alone(int8: bool) -> None:
 
 
 @pytest.mark.parametrize("int8", [False, True])
+def test_the_kernels_search_as_python_does(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit, whatever is asked for; and beside searches that they do not know."""
+    verifier = TransformerVerifier(with_fast_products(transformer().float(), int8), SPECIAL)
+    constraints, jobs = Constraints(bad_words=((Dictionary.pad,), (8,)), num_opening=2), []
+    for i, job in enumerate(requests(40, lambda i: i % 4, max_len=lambda i: 4 + i)):
+        beam = BeamParams(1 + i % 7, 1 + i % 7, 0.5 * (i % 4), i % 3 - 1.0, FINISHING[i % 4])
+        params = replace(job.params, beam=beam, min_len=i % 5)
+        jobs.append(replace(job, params=params, required_ids=[[7]] if i % 9 == 8 else []))
+    quick = search(verifier, jobs, 7, constraints)
+    monkeypatch.setattr(TransformerVerifier, "searches_at_once", False)
+    for job, one, other in zip(jobs, quick, search(verifier, jobs, 7, constraints), strict=True):
+        assert one.hypotheses == other.hypotheses, job.params.beam
+        assert (one.rounds, one.finish_reason) == (other.rounds, other.finish_reason)
+
+
+@pytest.mark.parametrize("int8", [False, True])
 def test_a_beam_of_one_scores_as_greedy_decoding_does(int8: bool) -> None:
     network = with_fast_products(transformer().float(), int8)
     verifier, jobs = (

@@ -7,6 +7,7 @@ with fairseq's own modules is tested in double precision for every switch of the
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -26,7 +27,7 @@ from specdec_plugins.decoding.networks.cpu.products import (
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, new_norm
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, State, TrainingSettings
-from specdec_plugins.decoding.types import Draft, Prefix
+from specdec_plugins.decoding.types import Draft, Prefix, SpecialTokens
 
 
 class Embedding(nn.Module):
@@ -212,18 +213,48 @@ class CachedDecoder(nn.Module):
         )
         return logits
 
+    def step_searches(
+        self,
+        searches: Sequence[Any],
+        rows: Sequence[int],
+        banned: Collection[int],
+        special: SpecialTokens,
+        cache: KVCache,
+        source: SourceMemory,
+    ) -> None:
+        """See `Branching`; only where `scores_at_once`."""
+        cache.make_room(max(search.num_places for search in searches))
+        self._searcher.step(
+            searches=searches,
+            rows=rows,
+            banned=[*banned],
+            eos=special.eos,
+            unk=special.unk,
+            storage=cache.storage.flatten(1, 2),
+            source=source.compiled,
+            threads=torch.get_num_threads(),
+        )
+
     def prepare(self) -> None:
         """See `TrainedNetwork.prepare`."""
         if self.scores_at_once:
-            _ = self._scorer
+            _ = self._scorer, self._searcher
 
     @cached_property
     def _scorer(self) -> Any:
         """The kernels' scorer, over these weights."""
+        return ops.native.Scorer(**self._compiled())
+
+    @cached_property
+    def _searcher(self) -> Any:
+        """The kernels' beam search, over these weights."""
+        return ops.native.Searcher(**self._compiled())
+
+    def _compiled(self) -> dict[str, Any]:
         layers, read = cast(NativeLayers, self.layers), self.embedding
         norm = self.norm.parts if isinstance(self.norm, NativeNorm) else None
         below = layers.after(read.tokens, read.scale, read.positions)
-        return ops.native.Scorer(**below, output=cast(NativeLinear, self.output).packed, norm=norm)
+        return {**below, "output": cast(NativeLinear, self.output).packed, "norm": norm}
 
     def forward(self, tokens: Tensor, window: CacheWindow, source: SourceMemory) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "passes.h"
+#include "search.h"
 
 namespace specdec {
 
@@ -266,6 +266,30 @@ PYBIND11_MODULE(_kernels, module) {
       .def("score_at", &Scorer::score_at, arg("tokens"), arg("positions"), arg("places"),
            arg("seen"), arg("distances"), arg("storage"), arg("source"), arg("logits"),
            arg("threads"), Unlocked());
+  py::class_<Search>(module, "Search")
+      .def(py::init([](std::vector<int64_t> forced, int64_t start, int64_t size, int64_t max_len,
+                       int64_t min_len, double length_penalty, float unknown_penalty,
+                       int finishing, int64_t num_opening) {
+             return std::make_unique<Search>(
+                 SearchOptions{std::move(forced), start, size, max_len, min_len, length_penalty,
+                               unknown_penalty, Finishing(finishing), num_opening});
+           }),
+           arg("forced"), arg("start"), arg("size"), arg("max_len"), arg("min_len"),
+           arg("length_penalty"), arg("unknown_penalty"), arg("finishing"), arg("num_opening"))
+      .def_readonly("is_over", &Search::is_over)
+      .def_readonly("steps", &Search::steps)
+      .def_property_readonly("num_places", &Search::num_places)
+      .def("results", [](const Search& own) {
+        std::vector<std::tuple<std::vector<int64_t>, double, std::vector<double>>> told;
+        for (const Emitted& one : own.results)
+          told.emplace_back(one.tokens, one.score, one.log_probs);
+        return told;
+      });
+  py::class_<Searcher>(module, "Searcher")
+      .def(py::init<Tables, std::shared_ptr<Stack>, Packed, std::optional<NormTensors>>(),
+           arg("tables"), arg("stack"), arg("output"), arg("norm"))
+      .def("step", &Searcher::step, arg("searches"), arg("rows"), arg("banned"), arg("eos"),
+           arg("unk"), arg("storage"), arg("source"), arg("threads"), Unlocked());
   py::class_<BlockDrafter>(module, "BlockDrafter")
       .def(py::init<Tables, std::shared_ptr<Stack>, int64_t, int64_t, std::optional<Floats<2>>,
                     std::shared_ptr<Head>>(),
