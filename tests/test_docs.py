@@ -20,7 +20,6 @@ PROGRAMS = {
     "specdec": 'exec "$PYTHON" -m specdec_plugins.cli "$@"',
     # What reaches outside, or takes minutes and has tests of its own
     "git": "",
-    "hf": "",
     "pip": "",
     "make": 'make() { command -p make -n -C "$ROOT" "$@"; }; make "$@" > /dev/null',
 }
@@ -74,7 +73,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (clone / name).write_text("".join(text[:lines]), encoding="utf-8")
     archives(clone / "archives", "wmt14-en-de")
     model = str(captions(folder / "captions"))
-    assert convert_main(["marian", model, "--output", str(clone / "opus-mt-en-de")]) == 0
+    assert (
+        convert_main(["marian", model, "--output", str(clone / "Helsinki-NLP" / "opus-mt-en-de")])
+        == 0
+    )
     return folder
 
 

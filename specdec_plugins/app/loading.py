@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -380,12 +381,18 @@ def _constraints(settings: Settings, words: Words) -> Constraints:
     if words.config is None:
         return FREE
     for notice in words.config.notices:
-        log.warning(notice)
+        _tell(notice)
     if not settings.searches and words.config.search_notice:
-        log.warning(words.config.search_notice)
+        _tell(words.config.search_notice)
     assert isinstance(words.codec, PretrainedCodec)
     num_forced = words.codec.tokenizer.num_forced
     return words.config.generation(words.orders[1], num_forced).constraints
+
+
+@cache
+def _tell(notice: str) -> None:
+    """Warn once, however often a model is loaded."""
+    log.warning(notice)
 
 
 def _load_network(

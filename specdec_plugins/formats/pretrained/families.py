@@ -17,7 +17,6 @@ class Family:
     fields: Mapping[str, Any]
     tokens: Mapping[str, int]  # special tokens by default
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of fields
-    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # beside `NEUTRAL`
     pre_norm: bool = False  # a norm before each block, and one after the last layer
     norm_embedding: bool = False
     sinusoids: bool = False  # fairseq's, computed; else a table of positions is read
@@ -119,6 +118,7 @@ FAMILIES = {
 # Why some common types are not supported.
 REASONS = {
     "nllb-moe": "its layers are mixtures of experts",
+    "IndicTrans": "its tokenizer is code of its own, which reads one script for many languages",
     "pegasus": "its positions and norms are different",
     "blenderbot": "it is made for dialogues",
 }

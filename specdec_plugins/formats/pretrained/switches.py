@@ -43,6 +43,14 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("logit_scale", "logits_scaling", "residual_multiplier"), (None, 1)),
     "position_embedding_type": (None, "absolute"),
     "layer_norm_eps": (None, 1e-5),
+    **dict.fromkeys(("norm_eps", "rms_norm_eps", "layer_norm_epsilon", "norm_type"), (None,)),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_dim", "rotary_pct"), (None,)),
+    **dict.fromkeys(("head_dim", "num_key_value_heads", "query_pre_attn_scalar"), (None,)),
+    **dict.fromkeys(("embedding_multiplier", "lm_head_multiplier"), (None, 1)),
+    **dict.fromkeys(("num_experts", "num_local_experts", "layer_scale_init_value"), (None,)),
+    **dict.fromkeys(("alibi", "use_alibi", "use_qk_norm", "qk_layernorm"), (None, False)),
+    **dict.fromkeys(("use_parallel_residual", "parallel_attn"), (None, False)),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_bias"), (None, True)),
 }
 # Other search methods, replaced by greedy decoding or a rule that samples.
 _SEARCH = ("num_beams", "do_sample")
@@ -79,14 +87,15 @@ HARMLESS = {
 
 def check_known(path: Path, given: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     """A notice of the fields in no list. Raises UserError for a value that is not supported."""
-    neutral = {**NEUTRAL, **family.neutral}
+    own = {*family.fields, *family.aliases}
+    neutral = {name: values for name, values in NEUTRAL.items() if name not in own}
     for name, value in given.items():
         require(
             name not in neutral or value in neutral[name],
             f"{path}: {name} is {value!r}, which is not supported; delete it from the file to "
             "decode without it.",
         )
-    known = {*family.fields, *family.aliases, *HONOURED, *neutral, *HARMLESS}
+    known = {*own, *HONOURED, *neutral, *HARMLESS}
     unknown = [name for name in given if name not in known and not name.startswith("_")]
     if not unknown:
         return ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -88,6 +88,8 @@ class Kind:
 _REGIONS = "([a-z]{2}_[A-Z]{2})"
 MARIAN = Kind(">>(.+)<<", "", ("unk", "eos", "pad"), target_opens_source=True)
 M2M100 = Kind("__(.+)__", "m2m100", ("bos", "eos", "unk", "sep", "pad"), opens_source=True)
+# As M2M-100, but a source begins with the language of its target, and nothing is forced.
+SMALL100 = replace(M2M100, opens_source=False, target_opens_source=True)
 NLLB = Kind("([a-z]{3}_[A-Z][a-z]{3})", "nllb200", opens_source=True)
 MBART50 = Kind(_REGIONS, "mbart50", opens_source=True)
 MBART = Kind(_REGIONS, "mbart25")
@@ -97,8 +99,10 @@ BYT5 = Kind("", "", ("eos", "unk", "pad"))
 PLAIN = Kind()  # BART, and every model without languages
 _CLASSES = {  # by `tokenizer_class`, without Tokenizer and Fast at its end
     **{"MBart50": MBART50, "MBart": MBART, "Nllb": NLLB, "M2M100": M2M100, "Marian": MARIAN},
+    "SMALL100": SMALL100,
     **{"Bart": PLAIN, "Roberta": PLAIN, "T5": T5, "MT5": T5, "ByT5": BYT5},
 }
+_SMALL = "small100"
 # Classes that only say which package computes.
 _GENERIC = ("", "PreTrained", "TokenizersBackend", "PythonBackend", "SentencePieceBackend")
 
@@ -183,7 +187,7 @@ class PretrainedTokenizer:
         by_id = sorted(self._source.vocabulary.items(), key=lambda item: item[1])
         for symbol, index in by_id if self.kind.languages else ():
             code = re.fullmatch(self.kind.languages, symbol)
-            is_one = self.kind.target_opens_source or index in self._source.special
+            is_one = self.kind in (MARIAN, T5) or index in self._source.special
             if code and is_one and index in self._source_ids:
                 found[code[1]] = self._source_ids[index]
         return found
@@ -320,7 +324,7 @@ def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
     target: Segmenter | None = None
     if kind is MARIAN and ((folder / SOURCE_SPM).exists() or not has_json):
         source, target = _marian(folder, settings, cleans)
-    elif kind is not M2M100 and has_json:
+    elif kind not in (M2M100, SMALL100) and has_json:
         source = JsonSegmenter.read(folder / JSON, cleans)
         if (folder / TARGET_JSON).exists():
             target = JsonSegmenter.read(folder / TARGET_JSON, cleans)
@@ -348,7 +352,9 @@ def _kind_of(folder: Path, config: Ids, settings: Mapping[str, Any]) -> Kind:
     said = settings.get("tokenizer_class") or read_json(folder / CONFIG, {}).get("tokenizer_class")
     name, model = str(said or "").removesuffix("Fast").removesuffix("Tokenizer"), config.model_type
     if name in _CLASSES:
-        return _CLASSES[name]
+        # Its tokenizer is code of its own, so some folders say what transformers has.
+        is_small = name == "M2M100" and _SMALL in str(settings.get("name_or_path")).lower()
+        return SMALL100 if is_small else _CLASSES[name]
     require(
         name in _GENERIC,
         f"{folder}: its tokenizer_class {said!r} is not supported; give a model with one of: "
@@ -412,7 +418,8 @@ def _marian(
 def _fairseq(folder: Path, kind: Kind, settings: Mapping[str, Any], cleans: bool) -> SpmSegmenter:
     """The segmenter of M2M-100, and of NLLB and mBART without a `tokenizer.json`."""
     spm, added = Spm(folder / SPM), _added(folder, kind, settings)
-    if kind is M2M100:
+    has_words = kind in (M2M100, SMALL100)
+    if has_words:
         symbols = read_vocabulary(folder / VOCABULARY)
     else:  # fairseq's special symbols, then sentencepiece's after its three
         symbols = {s: i for i, s in enumerate(("<s>", "<pad>", "</s>", "<unk>", *spm.pieces[3:]))}
@@ -422,7 +429,7 @@ def _fairseq(folder: Path, kind: Kind, settings: Mapping[str, Any], cleans: bool
     codes = [content for content in added if language.fullmatch(content)]
     if not codes:
         names = published(settings.get("language_codes") or kind.published)
-        codes = [f"__{name}__" if kind is M2M100 else name for name in names]
+        codes = [f"__{name}__" if has_words else name for name in names]
     symbols = _completed(symbols, added, codes)
     added |= {code: {"special": True} for code in codes if code not in added}
     unk = _content(settings.get("unk_token", _USUAL["unk"]))

@@ -114,6 +114,8 @@ def test_unknown_fields_are_told_of_once_and_change_nothing(folder: Path) -> Non
         (CONFIG, {"model_type": "whisper"}, "models of type 'whisper' are not supported; give one"),
         (CONFIG, {"architectures": ["BartForSequenceClassification"]}, "does not map a text"),
         (CONFIG, {"rope_theta": 1e4}, "rope_theta is 10000.0, which is not supported; delete it"),
+        (CONFIG, {"head_dim": 8}, "head_dim is 8, which is not supported; delete it"),
+        (CONFIG, {"model_type": "IndicTrans"}, "its tokenizer is code of its own"),
         (CONFIG, {"quantization_config": {}}, "quantization_config is {}, which is not supported"),
         (CONFIG, {"activation_function": "quick_gelu"}, "activation 'quick_gelu' is not supported"),
         (CONFIG, {"num_hidden_layers": 5}, "num_hidden_layers is 5 and encoder_layers, .* 1;"),

@@ -74,6 +74,13 @@ class Case:
 NLLB = published("nllb200")
 
 
+def small100_files(folder: Path) -> None:
+    m2m_files(folder, LINES, published("m2m100"))
+    path = folder / "tokenizer_config.json"
+    named = {"tokenizer_class": "SMALL100Tokenizer"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **named}))
+
+
 CASES = {
     "marian": Case("marian", lambda f: marian_files(f, LINES), "MarianTokenizer"),
     "marian, saved": Case(
@@ -90,6 +97,8 @@ CASES = {
         *("m2m_100", lambda f: m2m_files(f, LINES, published("m2m100")), "M2M100Tokenizer"),
         *("de", "ko", True),
     ),
+    # M2M-100's with the target's language where that has the source's.
+    "small100": Case(*("m2m_100", small100_files, "M2M100Tokenizer", "ko", "ko")),
     "nllb": Case(
         "m2m_100",
         lambda f: nllb_files(f, LINES, NLLB),
@@ -192,7 +201,7 @@ def test_a_target_begins_with_its_language(pair: Any) -> None:
     _, target = mine.languages.choose(case.source, case.target)
     first = [mine.target_order[i] for i in mine.first_ids(target)]
     token = f"__{target}__" if "M2M" in case.cls else target
-    is_first = case.target is not None and not case.prefix
+    is_first = case.target is not None and not mine.kind.target_opens_source
     assert first == ([theirs.convert_tokens_to_ids(token)] if is_first else [])
 
 
@@ -213,18 +222,18 @@ def test_a_folder_that_lists_no_languages_has_the_published_ones(
 
 @pytest.mark.parametrize("place", ["tokenizer_config.json", "config.json"])
 def test_a_tokenizer_of_another_class_is_refused_by_name(tmp_path: Path, place: str) -> None:
-    """SMaLL-100 has M2M-100's files, but the language of the target before the source."""
+    """As for SMaLL-100, such a model may have M2M-100's files and expect other languages."""
     codes = published("m2m100")
     m2m_files(tmp_path, LINES, codes)
     size = len(json.loads((tmp_path / "vocab.json").read_text())) + len(codes)
     settings = tmp_path / "tokenizer_config.json"
     found = json.loads(settings.read_text())
     del found["tokenizer_class"]
-    for name in ("SMALL100Tokenizer", "PreTrainedTokenizerFast"):
+    for name in ("OtherTokenizer", "PreTrainedTokenizerFast"):
         settings.write_text(json.dumps(found))
         (tmp_path / place).write_text(json.dumps({**found, "tokenizer_class": name}))
         given = (tmp_path, Ids("m2m_100", size, size))
-        if name.startswith("SMALL"):
-            refused("tokenizer_class 'SMALL100Tokenizer' is not supported", read_tokenizer, *given)
+        if name.startswith("Other"):
+            refused("tokenizer_class 'OtherTokenizer' is not supported", read_tokenizer, *given)
         else:  # a name that tells nothing
             assert read_tokenizer(*given).languages.targets == tuple(codes)
