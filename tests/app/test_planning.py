@@ -9,6 +9,7 @@ import pytest
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.planning import How, Part, halves, joined
+from specdec_plugins.app.report import Flaws
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.engine import SpeculativeDecoder
@@ -27,6 +28,14 @@ class PickyCodec(Codec):
         if line and all(word.startswith("z") for word in line.split()):
             raise UnreadableError(f"no letter of {line!r} is known.")
         return super().source_ids(line)
+
+
+class RawCodec(PickyCodec):
+    """Reads raw text."""
+
+    @property
+    def reads_raw(self) -> bool:
+        return True
 
 
 def picky(**settings: Any) -> SpeculativeTranslator:
@@ -85,6 +94,21 @@ def test_repeating_itself_costs_a_bounded_number_of_tokens() -> None:
     it.translate(["a " * num_words])
     depth = num_words.bit_length()
     assert it.stats.emitted <= 90 + depth * (3 + 23) * 2 * num_words
+
+
+def test_raw_text_that_repeats_itself_ends_at_once_and_is_said_to() -> None:
+    it = endless(translator("AR", protect=True, no_repeat_ngram_size=50))
+    plain = it.translate("a b")
+    it.codec = RawCodec(DICTIONARY, DICTIONARY)
+    done = it.translate("a b")
+    assert (done.text.split(), done.finish_reason) == (["a"] * 6 + ["b"] * 6, "repetition")
+    assert (done.is_cut, done.repeats, plain.finish_reason) == (True, True, "length")
+    said = list[str]()
+    flaws = Flaws(said.append)
+    flaws.add(1, "line 1", done)
+    flaws.sum_up()
+    cut = "cut as it repeats itself, so the end is missing."
+    assert said == [f"line 1: is {cut}", f"line 1: {cut}"]
 
 
 def test_a_source_that_is_too_long_is_read_in_pieces() -> None:
