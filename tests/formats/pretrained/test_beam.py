@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.engine import EngineConfig
+from specdec_plugins.decoding.networks import with_fast_products
 from specdec_plugins.decoding.types import BeamParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.formats.pretrained.random_models import CONFIGS, LANGUAGES, Pair, load, save
@@ -53,6 +55,17 @@ def test_texts_are_those_of_generate(folder: tuple[str, Path]) -> None:
         assert found == wanted, asked
         lengths |= set(map(len, found))
     assert len(lengths) > 4
+
+
+@pytest.mark.parametrize("name", ["madlad400-3b-mt", "umt5-small"])
+def test_the_kernels_find_the_texts_of_relative_positions(name: str, tmp_path: Path) -> None:
+    """A hypothesis has its tokens at any places of the cache."""
+    save(tmp_path, name, seed=1, ends=3)
+    pair = load(tmp_path)
+    source = pair.sources()
+    wanted = pair.generate(source, num_beams=4, num_return_sequences=4)
+    fast = replace(pair, network=with_fast_products(deepcopy(pair.network).float()))
+    assert searches(fast, fast.requests(source, block_size=0), 4, num_best=4) == wanted
 
 
 def test_a_beginning_that_the_caller_forces_is_not_scored(tmp_path: Path) -> None:
