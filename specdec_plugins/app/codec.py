@@ -169,6 +169,12 @@ class Codec:
         """Ids of source tokens, whatever the form of the input; framed, too."""
         return self._source.encode_line(" ".join(tokens))
 
+    @cached_property
+    def joining(self) -> frozenset[int]:
+        """Target tokens whose word goes on with the next token."""
+        mark = _bpe_mark(self._remove_bpe or _SUBWORD_NMT[0]).rstrip()
+        return frozenset(i for i, s in enumerate(self._target.symbols) if s.endswith(mark))
+
     def target_ids(self, line: str) -> list[int]:
         """Ids of target text, without eos."""
         tokens = line if self._text is None else self._text.encode_target(line)
@@ -266,6 +272,11 @@ class PretrainedCodec(Codec):
     def source_token_ids(self, tokens: Sequence[str]) -> list[int]:
         ids = [self._source.index(token) for token in tokens]
         return self.tokenizer.framed(ids, *self._chosen)
+
+    @property
+    def joining(self) -> frozenset[int]:
+        """None: the marks of its tokens are where words begin."""
+        return frozenset()
 
     def target_ids(self, line: str) -> list[int]:
         return self.tokenizer.encode_target(line)

@@ -142,7 +142,7 @@ class How:
         params = replace(self.params, max_len=max_len, seed=seed % SEEDS)
         params = replace(params, ends_loops=how.mends and loop_end(ids) is None)
         required = how._required(text if read.mask is None else read.mask.text)
-        request = Request(name, ids, params, forced, required)
+        request = Request(name, ids, params, forced, required, codec.joining if required else ())
         return Part[R](text, how, request, read=read).settled()
 
     def _required(self, text: str) -> list[list[int]]:

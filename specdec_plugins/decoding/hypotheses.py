@@ -49,7 +49,7 @@ class Search:
         self.open = self.feeds[-1:]
         self.phrases: Phrases | None = None
         if request.required_ids:
-            self.phrases = Phrases(request.required_ids)
+            self.phrases = Phrases(request.required_ids, request.joining_ids)
             progress = self.phrases.start
             for token in request.forced_ids:
                 progress = self.phrases.after(progress, token)

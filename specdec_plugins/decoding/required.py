@@ -6,7 +6,7 @@ the phrases (Hu et al. 2019), with the definitions of fairseq's unordered constr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 
@@ -16,6 +16,7 @@ class Progress(NamedTuple):
     node: int  # where the text's last tokens are in the trie; 0 = in no phrase
     begun: tuple[int, ...]  # of each node, how often its token counts for a phrase
     done: tuple[int, ...]  # of each node, how many phrases that end there are complete and left
+    joins: bool = False  # the last token's word goes on, so no phrase begins after it
 
     @property
     def num_tokens(self) -> int:
@@ -26,8 +27,14 @@ class Progress(NamedTuple):
 class Phrases:
     """The phrases of one sentence, each to be contained once, in any order."""
 
-    def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
-        """phrases: none is empty; one that is there twice must be contained twice."""
+    def __init__(
+        self, phrases: Sequence[Sequence[int]], joining: Collection[int] = frozenset()
+    ) -> None:
+        """phrases: none is empty; one that is there twice must be contained twice.
+
+        joining: tokens whose word goes on with the next token. fairseq knows none.
+        """
+        self._joining = joining
         self._next: list[dict[int, int]] = [{}]  # of each node: its children by their tokens
         self._before, self._num_ending, self._num_through = [0], [0], [0]
         self._num_phrases = len(phrases)
@@ -52,27 +59,27 @@ class Phrases:
 
     def is_whole(self, progress: Progress) -> bool:
         """True if the text contains all phrases."""
-        node, _, done = progress
+        node, _, done, _ = progress
         return sum(done) + (done[node] < self._num_ending[node]) == self._num_phrases
 
     def tokens_after(self, progress: Progress) -> set[int]:
         """The tokens that begin a phrase, or go on with the one at the end of the text."""
-        return {*self._next[0], *self._next[progress.node]}
+        return {*(() if progress.joins else self._next[0]), *self._next[progress.node]}
 
     def after(self, progress: Progress, token: int) -> Progress:
         """The progress of a text and one more token."""
         key = progress, token
         if key not in self._known:
-            self._known[key] = self._after(*key)
+            self._known[key] = self._after(*key)._replace(joins=token in self._joining)
         return self._known[key]
 
     def _after(self, progress: Progress, token: int) -> Progress:
         node, begun, done = progress[0], [*progress[1]], [*progress[2]]
         child = self._open(self._next[node].get(token), begun)
-        if child:
+        if child and not (node == 0 and progress.joins):
             begun[child] += 1
             return Progress(child, (*begun,), progress.done)
-        child = self._open(self._next[0].get(token), begun)
+        child = 0 if progress.joins else self._open(self._next[0].get(token), begun)
         begun[child] += child > 0
         # A phrase that ended on the way is complete; what came after it, or all, does not count.
         while node and done[node] == self._num_ending[node]:

@@ -19,7 +19,7 @@ V vocabulary, D model width. Batch first everywhere. Indices are int64, masks bo
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -419,6 +419,7 @@ class Request:
     params: DecodeParams = field(default_factory=DecodeParams)
     forced_ids: list[int] = field(default_factory=list)  # target prefix to begin with, no eos
     required_ids: Sequence[Sequence[int]] = ()  # phrases to contain, in any order; needs a beam
+    joining_ids: Collection[int] = frozenset()  # tokens that no phrase begins after: see `Phrases`
 
     def __post_init__(self) -> None:
         require(len(self.source_ids) > 0, f"Request {self.id!r} has an empty source.")

@@ -303,6 +303,16 @@ def test_a_beam_of_one_scores_as_greedy_decoding_does(int8: bool) -> None:
         assert one.token_scores == pytest.approx(other.token_scores, abs=1e-10)  # in float64
 
 
+def test_no_phrase_begins_within_a_word() -> None:
+    """Even where that is the likeliest way to have it."""
+    table = torch.zeros(1, 20, 9, 9, dtype=torch.float64)
+    table[:, :, :, 7], table[:, :, 7, 4], table[:, :, 4, SPECIAL.eos] = 3, 6, 9  # 7 joins
+    [job] = with_beam(requests(1, max_len=9), size=4)
+    for joining, said in (((), [7, 4, SPECIAL.eos]), ({7}, [4, SPECIAL.eos])):
+        asked = replace(job, source_ids=[0], required_ids=[[4]], joining_ids=joining)
+        assert texts(search(TableVerifier(table), [asked]))[0][0] == said
+
+
 @pytest.mark.parametrize("finishing", FINISHING)
 def test_phrases_are_kept_where_there_is_room(finishing: str) -> None:
     beam = BeamParams(3, 3, finishing=finishing)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import torch
@@ -54,6 +54,7 @@ START = 400.0  # until a process listens, on a machine that is busy
 class ToyCodec:
     """Source words w0, w1, ... are ids; target words t0, t1, ... likewise."""
 
+    joining: ClassVar[frozenset[int]] = frozenset()
     num_framing, num_behind, first_ids, reads_texts, reads_raw, unk = 1, 1, (), False, False, -1
     source_lang: str | None = "en"
     target_lang: str | None = "de"
