@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +106,8 @@ class Weights:
         # Of layers that were released, by shape. Memory that is given back and asked for again
         # would lie in pieces, which the system cannot have.
         self._memory = defaultdict[torch.Size, list[Tensor]](list)
-        self._names = {module: name for name, module in network.named_modules()}
+        # Weak, as a module that has been replaced should leave the memory.
+        self._names = WeakKeyDictionary({m: name for name, m in network.named_modules()})
         # Tied weights are read under their first name.
         self._left = {name for name, _ in network.named_parameters()}
         self._left |= {name for name, _ in network.named_buffers()} & parts.keys()

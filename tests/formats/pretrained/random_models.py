@@ -160,6 +160,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
     ),
     "unscaled": ("opus-mt-en-de", {"scale_embedding": False, "activation_function": "relu"}),
+    "opus-mt-tc-big": (
+        "opus-mt-en-de",
+        {"activation_function": "relu", "eos_token_id": 51, "forced_eos_token_id": 51},
+    ),
     "odd width": (
         "opus-mt-en-de",
         {"d_model": 15, **{f"{s}_attention_heads": 3 for s in ("encoder", "decoder")}},
@@ -265,7 +269,8 @@ def save(
     path = folder / "generation_config.json"
     path.unlink()
     if generation is not None:
-        path.write_text(json.dumps({**generation, **(asked or {})}))
+        moved = {name: value for name, value in changes.items() if name in generation}
+        path.write_text(json.dumps({**generation, **moved, **(asked or {})}))
     return model
 
 

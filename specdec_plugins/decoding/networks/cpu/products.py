@@ -320,16 +320,24 @@ def _use_kernels(network: nn.Module, int8: bool, weights: Weights | None) -> Non
     ]
     if weights is not None:  # first what is large for a moment: tables of tokens
         weights.read(but=[linear for _, _, stack in stacks for linear in weights.put_off(stack)])
+    _replace_outside(network, [stack for _, _, stack in stacks], int8)
     for parent, name, stack in stacks:
         setattr(parent, name, NativeLayers(stack, int8, weights=weights))
     for parent, name, child in _children(network):
+        if isinstance(child, SequentialHead) and isinstance(child.out, NativeLinear):
+            setattr(parent, name, NativeHead(child))
+
+
+def _replace_outside(network: nn.Module, stacks: Sequence[LayerStack], int8: bool) -> None:
+    """Replace what is in no stack: output projections and norms."""
+    inside = {id(module) for stack in stacks for module in stack.modules()}
+    for parent, name, child in _children(network):
+        if id(child) in inside:
+            continue
         if isinstance(child, nn.Linear) and suits(child.weight):
             setattr(parent, name, NativeLinear(child, int8))
         elif isinstance(child, nn.RMSNorm) and suits(child.weight):
             setattr(parent, name, NativeNorm(child))
-    for parent, name, child in _children(network):
-        if isinstance(child, SequentialHead) and isinstance(child.out, NativeLinear):
-            setattr(parent, name, NativeHead(child))
 
 
 def suits(weight: Tensor) -> bool:
