@@ -52,8 +52,8 @@ def test_counts_of_a_sentence() -> None:
     assert one.tokens == ["c", "c", "b", "b", "a", "a"]
     assert one.seconds > 0
     assert (empty.text, empty.tokens, empty.finish_reason) == ("", [], "empty")
-    keys = "id text tokens score rounds drafted accepted emitted finish_reason milliseconds"
-    assert " ".join(one.to_dict()) == keys
+    keys = "id text tokens score mean_score least_token least_score token_scores rounds drafted"
+    assert " ".join(one.to_dict()) == f"{keys} accepted emitted finish_reason milliseconds"
     assert one.to_dict()["milliseconds"] == round(one.seconds * 1000, 3)
 
 
