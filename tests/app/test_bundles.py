@@ -90,9 +90,9 @@ def test_what_is_checked_is_drafted_in_8_bits(
 ) -> None:
     found: list[bool] = []
 
-    def noted(network: Any, int8: bool, kernels: str) -> Any:
+    def noted(network: Any, int8: bool, *more: Any) -> Any:
         found.append(int8)
-        return with_fast_products(network, int8, kernels)
+        return with_fast_products(network, int8, *more)
 
     monkeypatch.setattr(loading, "with_fast_products", noted)
     SpeculativeTranslator.from_pretrained(device="cpu", **given)
