@@ -66,8 +66,8 @@ from specdec_plugins.formats.text import TextPipeline
 log = logging.getLogger("specdec")
 
 NO_MODEL = (  # follows the name of a folder
-    "not a model; give a bundle, a transformers folder (config.json, weights and tokenizer), the "
-    f"name of one on the hub (ORG/NAME), or a folder with fairseq's {VERIFIER} and dict.<lang>.txt."
+    "not a model; give a bundle, a transformers folder (config.json, weights and tokenizer), its "
+    f"ORG/NAME on the hub, or one with fairseq's {VERIFIER} and its dict.<lang>.txt."
 )
 _Network = TypeVar("_Network", bound=TrainedNetwork)
 _SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
