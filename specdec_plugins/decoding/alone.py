@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.extend import Extension
+from specdec_plugins.decoding.lane import Lane, TorchLane
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.types import (
     Case,
@@ -58,13 +59,13 @@ class KeepAll:
         return Verdict(last, draft.tokens.gather(1, last[:, None])[:, 0])
 
 
-class DrafterSession(Session):
-    """A session without verification, so without a guarantee."""
+class UnverifiedLane(TorchLane):
+    """A lane without verification, so without a guarantee."""
 
     _num_own = 0
 
     def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
-        batch = self._batch
+        batch = self.batch
         if draft.tokens.shape[1] == 0:
             raise UserError(_NOTHING)
         batch.prefix.active &= draft.lengths > 0  # so that the report finds rows without progress
@@ -73,6 +74,13 @@ class DrafterSession(Session):
 
     def _log_probs(self, scores: Scores, extension: Extension) -> None:
         """None, as no verifier computes them."""
+
+
+class DrafterSession(Session):
+    """A session of that lane."""
+
+    def _open_lanes(self) -> list[Lane]:
+        return [UnverifiedLane(self.verifier, self.method, self._config, self._timer)]
 
     def _refuse_standstill(self, row: RowResult) -> None:
         raise UserError(_NOTHING)

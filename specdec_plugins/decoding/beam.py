@@ -21,6 +21,7 @@ from specdec_plugins.decoding.batch import to_host
 from specdec_plugins.decoding.constraints import FREE, constrain, has_own
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.hypotheses import Candidate, KernelSearch, Open, Search, reason_of
+from specdec_plugins.decoding.lane import Lane, TorchLane
 from specdec_plugins.decoding.networks.cpu.ops import largest, log_total
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
@@ -80,8 +81,11 @@ class BeamSession(Session):
         self._reads_texts = not is_plain  # the constraints do, or there is much to ban
         self._skipped = frozenset(word[0] for word in words) if is_plain else frozenset[int]()
 
-    def _admit(self, requests: Sequence[Request], now: float) -> None:
-        super()._admit(requests, now)
+    def _open_lanes(self) -> list[Lane]:
+        return [TorchLane(self.verifier, self.method, self._config, self._timer)]
+
+    def _admit(self, lane: Lane, requests: Sequence[Request], now: float) -> None:
+        super()._admit(lane, requests, now)
         special, opening = self.verifier.special, self._config.constraints.num_opening
         at_once = cast(Branching, self.verifier).searches_at_once and not self._reads_texts
         for request in requests:
@@ -102,9 +106,9 @@ class BeamSession(Session):
             )
         super().add(requests)
 
-    def _round(self) -> list[RowEvent]:
-        rows = [row for row in self._batch.rows if not row.finished]
-        found = {index: self._searches[row.id] for index, row in enumerate(self._batch.rows)
+    def _round(self, lane: Lane, most: int) -> list[RowEvent]:
+        rows = [row for row in lane.rows if not row.finished]
+        found = {index: self._searches[row.id] for index, row in enumerate(lane.rows)
                  if not row.finished}  # fmt: skip
         quick = {i: own.compiled for i, own in found.items() if isinstance(own, KernelSearch)}
         slow = {index: own for index, own in found.items() if isinstance(own, Search)}
@@ -113,7 +117,7 @@ class BeamSession(Session):
             if quick:
                 verifier = cast(Branching, self.verifier)
                 verifier.step_searches([*quick.values()], [*quick], self._skipped)
-            logits = self._score(slow) if slow else None
+            logits = self._score(slow, len(lane.rows)) if slow else None
         with self._timer.part("rest"):
             if logits is not None:
                 best = self._best([*slow.values()], logits)
@@ -122,12 +126,12 @@ class BeamSession(Session):
             both = zip(rows, found.values(), strict=True)
             return [self._end(row, search) for row, search in both if search.is_over]
 
-    def _score(self, searches: Mapping[int, Search]) -> Tensor:
+    def _score(self, searches: Mapping[int, Search], num_rows: int) -> Tensor:
         """[M, V] logits after each open hypothesis of the searches of some rows, in their order."""
         feeds: list[list[Open]] = []
         ends = list[int]()
         width = max(len(search.feeds) for search in searches.values())
-        for index in range(len(self._batch.rows)):
+        for index in range(num_rows):
             search = searches.get(index)
             feeds.append([] if search is None else search.feeds)
             if search is not None:

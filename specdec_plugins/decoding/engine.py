@@ -1,68 +1,37 @@
-"""The decoding loop: draft, score, judge, extend, commit. Independent of drafters and rules."""
+"""Sessions: requests in, events of rounds out, whatever lane computes the rounds."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from specdec_plugins.decoding.batch import Batch, LateDrafter, collate, to_host
-from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
-from specdec_plugins.decoding.extend import Extension, extend, fitting, loop_end
-from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_probs
+from specdec_plugins.decoding.lane import Ending, Lane, RowReport, TorchLane
+from specdec_plugins.decoding.lane import EngineConfig as EngineConfig
+from specdec_plugins.decoding.lane import Method as Method
+from specdec_plugins.decoding.native import native_lane
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.decoding.types import (
-    AcceptanceRule,
-    Case,
     DecodeParams,
-    Draft,
-    Drafter,
-    DraftSchedule,
     FinishReason,
     Request,
-    Round,
     RowEvent,
     RowResult,
-    Scores,
-    Stateful,
-    Verdict,
     Verifier,
 )
 from specdec_plugins.errors import require
 
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """How a session runs its batch. Only `constraints` can change an output."""
-
-    max_rows: int = 32  # rows that decode at once
-    compact_at: float = 0.25  # share of finished rows at which they are dropped and replaced
-    constraints: Constraints = FREE  # tokens that are banned, penalised or forced
-    measure_time: bool | None = None  # time the parts, which synchronises a GPU; None = CPU only
-    clock: Callable[[], float] = time.perf_counter  # seconds; may count CPU time only
-
-    def __post_init__(self) -> None:
-        require(self.max_rows >= 1, f"max_rows must be 1 or more, not {self.max_rows}.")
-        require(
-            0 < self.compact_at <= 1,
-            f"compact_at must be above 0 and at most 1, not {self.compact_at}.",
-        )
-
-
-@dataclass(frozen=True)
-class Method:
-    """How to speculate: the three parts that a user chooses."""
-
-    drafter: Drafter | None  # None = every round is a plain autoregressive step
-    rule: AcceptanceRule
-    schedule: DraftSchedule
+_MANY = 2**30  # rounds: until a row ends
+_REASONS: dict[int, FinishReason] = {
+    Ending.ENDED: FinishReason.EOS,
+    Ending.FULL: FinishReason.LENGTH,
+    Ending.LOOPED: FinishReason.REPETITION,
+    Ending.FAILED: FinishReason.ERROR,
+}
 
 
 class Session:
@@ -74,8 +43,6 @@ class Session:
     Verifier, drafter and schedule belong to this session until it is closed;
     `SpeculativeDecoder.open` lends them.
     """
-
-    _num_own = 1  # tokens that the verifier adds to each draft
 
     def __init__(
         self,
@@ -94,22 +61,28 @@ class Session:
         self._waiting: deque[Request] = deque()
         self._timer = PartTimer(verifier.device, config.measure_time, config.clock)
         self.stats.seconds = self._timer.seconds
-        self._parts: list[Stateful] = [verifier, method.schedule]
-        self._drafter: LateDrafter | None = None
-        if method.drafter is not None:
-            self._drafter = LateDrafter(method.drafter, verifier.special)
-            self._parts.append(self._drafter)
-        self._batch = Batch.empty(verifier.device)
+        self._lanes = self._open_lanes()
+
+    def _open_lanes(self) -> list[Lane]:
+        """Where requests decode: each in the first that takes it."""
+        parts = (self.verifier, self.method, self._config, self._timer)
+        native = native_lane(*parts)
+        own = [] if native is None else [native]
+        return [*own, TorchLane(*parts)]
 
     def __len__(self) -> int:
         """Unfinished requests, waiting ones included."""
-        return len(self._waiting) + sum(not row.finished for row in self._batch.rows)
+        return len(self._waiting) + sum(not row.finished for row in self._rows())
+
+    def _rows(self) -> Iterator[RowResult]:
+        for lane in self._lanes:
+            yield from lane.rows
 
     def add(self, requests: Iterable[Request]) -> None:
         """Queue requests. Raises UserError, and queues none, where one cannot be decoded."""
         requests = list(requests)
         present = [r.id for r in (*requests, *self._waiting)]
-        present += [row.id for row in self._batch.rows if not row.finished]
+        present += [row.id for row in self._rows() if not row.finished]
         require(len(set(present)) == len(present), "Two requests have the same id.")
         for request in requests:
             check_request(request, self.verifier, self.method)
@@ -121,19 +94,14 @@ class Session:
         dropped = [r for r in self._waiting if r.id in ids]
         self._waiting = deque(r for r in self._waiting if r.id not in ids)
         results = [RowResult(r, list(r.forced_ids)) for r in dropped]
-        for index, row in enumerate(self._batch.rows):
-            if row.id in ids and not row.finished:
-                self._stop(index)
-                results.append(row)
+        for lane in self._lanes:
+            for index, row in enumerate(lane.rows):
+                if row.id in ids and not row.finished:
+                    lane.stop(index)
+                    results.append(row)
         for result in results:
             result.finish_reason = FinishReason.CANCELLED
         return [RowEvent(result.id, [], 0, [], result) for result in results]
-
-    def _stop(self, index: int) -> None:
-        """End a row between two rounds."""
-        self._batch.rows[index].budget = 0
-        self._batch.prefix.active[index] = False
-        self._batch.budget[index] = 0
 
     @torch.inference_mode()
     def close(self) -> None:
@@ -142,179 +110,77 @@ class Session:
             return
         self._closed = True
         self._waiting.clear()
-        self._batch = self._emptied()
+        for lane in self._lanes:
+            lane.select([])
         self._on_close(self)
 
     @torch.inference_mode()
-    def step(self) -> list[RowEvent]:
-        """One round for every active row; an empty list when nothing is left to do."""
+    def step(self, most: int = 1) -> list[RowEvent]:
+        """One round for every active row; an empty list when nothing is left to do.
+
+        With a larger `most` as many rounds at once, or fewer, until a row ends, where that saves
+        time. Of several rounds of a row the events come in their order.
+        """
         assert not self._closed, "step after close"
         self._refill(self._config.clock())
-        if not self._batch.rows:
-            return []
-        events = self._round()
-        now = self._config.clock()
+        running = [lane for lane in self._lanes if lane.rows]
+        events = [event for lane in running for event in self._round(lane, most)]
+        now = self._config.clock() if running else 0.0
         for event in events:
             if event.result is not None:
                 event.result.seconds = now - event.result.joined_at
         return events
 
-    def _round(self) -> list[RowEvent]:
-        draft = self._propose()
-        with self._timer.part("verify"):
-            scores = self.verifier.score(self._batch.prefix, draft)
-        with self._timer.part("rest"):
-            return self._report(draft, *self._conclude(draft, scores))
-
-    def run(self) -> Iterator[RowEvent]:
+    def run(self, most: int = 1) -> Iterator[RowEvent]:
         """Step until everything is decoded, yielding events as they happen."""
         while len(self):
-            yield from self.step()
+            yield from self.step(most)
 
     def _refill(self, now: float) -> None:
         """Drop finished rows once there are enough; admit waiting requests if there is room."""
-        num_rows = len(self._batch.rows)
-        num_finished = sum(row.finished for row in self._batch.rows)
-        if num_finished >= max(1.0, self._config.compact_at * num_rows):
-            with self._timer.part("rest"):
-                self._compact()
-        room = self._config.max_rows - len(self._batch.rows)
+        for lane in self._lanes:
+            keep = [i for i, row in enumerate(lane.rows) if not row.finished]
+            num_finished = len(lane.rows) - len(keep)
+            if num_finished >= max(1.0, self._config.compact_at * len(lane.rows)):
+                with self._timer.part("rest"):
+                    lane.select(keep)
+        room = self._config.max_rows - sum(len(lane.rows) for lane in self._lanes)
         joining = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-        if joining:
-            with self._timer.part("encode"):
-                self._admit(joining, now)
+        for lane in self._lanes:
+            own = [request for request in joining if lane.takes(request)]
+            joining = [request for request in joining if not lane.takes(request)]
+            if own:
+                self._admit(lane, own, now)
 
-    def _compact(self) -> None:
-        keep = [i for i, row in enumerate(self._batch.rows) if not row.finished]
-        if not keep:
-            self._batch = self._emptied()
-            return
-        index = torch.tensor(keep, device=self.verifier.device)
-        self._batch = self._batch.select(keep, index)
-        for part in self._parts:
-            part.select(index)
+    def _admit(self, lane: Lane, requests: Sequence[Request], now: float) -> None:
+        lane.admit(requests, now)
 
-    def _emptied(self) -> Batch:
-        """An empty batch; also empties the parts."""
-        device = self.verifier.device
-        for part in self._parts:
-            part.select(torch.zeros(0, dtype=torch.int64, device=device))
-        return Batch.empty(device)
-
-    def _admit(self, requests: Sequence[Request], now: float) -> None:
-        special = self.verifier.special
-        source = collate(requests, special.pad, special.start, self.verifier.device)
-        for part in self._parts:
-            part.admit(source)
-        self._batch = self._batch.append(Batch.open(requests, source, now))
-        self._plan_budget()
-        for row, budget in zip(self._batch.rows, self._batch.budget.tolist(), strict=True):
-            row.budget = budget
-
-    def _plan_budget(self) -> None:
-        """Set the budget of the next round: within all limits, 0 for finished rows."""
-        batch, drafter = self._batch, self.method.drafter
-        wanted = None if drafter is None else self._wanted_budget()
-        if drafter is None or wanted is None:
-            batch.budget = torch.zeros_like(batch.params.block_size)
-            return
-        limits = (batch.params.max_len, self._num_own, drafter.max_positions)
-        batch.budget = fitting(wanted, batch.prefix, *limits)
-
-    def _wanted_budget(self) -> Tensor | None:
-        """The schedule's budget, except for rows whose text would then depend on other rows."""
-        params, samples = self._batch.params, self.method.rule.samples
-        wanted = self.method.schedule.next_budget(params)
-        if not self.method.schedule.follows_load or params.all_greedy(samples):
-            return wanted
-        if wanted is None:
-            wanted = torch.zeros_like(params.block_size)
-        return torch.where(params.greedy_mask(samples), wanted, params.block_size)
-
-    def _propose(self) -> Draft:
-        batch, drafter = self._batch, self._drafter
-        width = max(row.budget for row in batch.rows)
-        if drafter is None or width == 0:
-            return Draft.empty(len(batch.rows), self.verifier.device)
-        if drafter.num_waiting:
-            with self._timer.part("encode"):
-                drafter.join(batch)
-        with self._timer.part("draft"):
-            return drafter.propose(batch, width)
-
-    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Extension, Tensor, Tensor | None]:
-        """Judge, extend, commit, and plan the next round, without synchronising the host.
-
-        Returns what was appended, which rows failed, [B] bool, and the log-probabilities of what
-        was appended, [B, K+1] float64, if a row asks for them.
-        """
-        batch, eos = self._batch, self.verifier.special.eos
-        verdict, has_failed = self._judge(draft, scores)
-        batch.prefix.active ^= has_failed  # only active rows fail
-        extension = extend(batch.prefix, draft, verdict, batch.params, eos)
-        log_probs = self._log_probs(scores, extension)
-        for part in self._parts:
-            part.commit(batch.prefix, Round(draft, scores, verdict))
-        self._plan_budget()
-        return extension, has_failed, log_probs
-
-    def _log_probs(self, scores: Scores, extension: Extension) -> Tensor | None:
-        if not any(p.with_scores for p in self._batch.params.requested):
-            return None
-        return leading_log_probs(scores.logits, extension.tokens, extension.lengths)
-
-    def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
-        """The rule's verdict, and the rows that failed as their logits are not finite, [B] bool."""
-        batch = self._batch
-        eos, constraints = self.verifier.special.eos, self._config.constraints
-        constrain(scores.logits, batch.prefix, draft, batch.params, eos, constraints)
-        case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
-        verdict = self.method.rule.judge(case)
-        return verdict, failed(scores.logits, verdict.num_accepted, batch.prefix.active)
-
-    def _report(
-        self, draft: Draft, extension: Extension, failed: Tensor, log_probs: Tensor | None
-    ) -> list[RowEvent]:
-        """Copy the round to the host, once, and turn it into events."""
-        batch, events = self._batch, list[RowEvent]()
-        told = [draft.tokens, draft.lengths, extension.tokens, extension.lengths]
-        told += [extension.num_accepted, extension.ended, extension.full, failed]
-        told += [batch.budget, batch.prefix.lengths, *([] if log_probs is None else [log_probs])]
-        for index, (row, *values) in enumerate(zip(batch.rows, *to_host(told), strict=True)):
-            if row.finished:
-                continue
-            tokens, drafted, new, emitted, accepted, ended, full, broken, *values = values
-            row.budget, row.length, *scores = values
-            if emitted == 0 and not broken:
-                self._refuse_standstill(row)
-            num, reason = self._reason(row, new[:emitted], ended, full)
-            if reason is FinishReason.REPETITION:
-                self._stop(index)
-            reason = FinishReason.ERROR if broken else reason
-            own = scores[0][:num] if scores and row.request.params.with_scores else []
-            result = None if reason is None else row
-            event = RowEvent(row.id, tokens[:drafted], min(accepted, num), new[:num], result, own)
-            row.observe(event)
-            row.finish_reason = reason
-            if broken:
-                row.token_ids, row.token_scores = [], []
-            self.stats.observe(event)
-            events.append(event)
-        batch.prefix.width = max(row.length for row in batch.rows)
+    def _round(self, lane: Lane, most: int) -> list[RowEvent]:
+        events = []
+        reports = lane.run(most if len(self._lanes) == 1 else 1)
+        with self._timer.part("rest"):
+            for report in reports:
+                events.append(self._observe(lane.rows[report.row], report))
+                self.stats.observe(events[-1])
         return events
 
-    def _reason(
-        self, row: RowResult, emitted_ids: list[int], ended: bool, full: bool
-    ) -> tuple[int, FinishReason | None]:
-        """How many of the emitted tokens count, and why the row ends with them, if it does."""
-        begin, asked = len(row.token_ids), row.request.params
-        if asked.ends_loops and (stop := loop_end([*row.token_ids, *emitted_ids], begin)):
-            return stop - begin, FinishReason.REPETITION
+    def _observe(self, row: RowResult, report: RowReport) -> RowEvent:
+        """Tell a row what a round did to it."""
+        _, draft_ids, emitted_ids, num_accepted, ending, token_scores, length = report
+        if not emitted_ids and ending != Ending.FAILED:
+            self._refuse_standstill(row)
+        reason = _REASONS.get(ending)
         # The limit may force the end of the sentence.
         has_last = self._config.constraints.forced_last is not None
-        if full or (ended and has_last and row.length > asked.max_len):
-            return len(emitted_ids), FinishReason.LENGTH
-        return len(emitted_ids), FinishReason.EOS if ended else None
+        if ending == Ending.ENDED and has_last and length > row.request.params.max_len:
+            reason = FinishReason.LENGTH
+        result = None if reason is None else row
+        event = RowEvent(row.id, draft_ids, num_accepted, emitted_ids, result, token_scores)
+        row.observe(event)
+        row.finish_reason = reason
+        if ending == Ending.FAILED:
+            row.token_ids, row.token_scores = [], []
+        return event
 
     def _refuse_standstill(self, row: RowResult) -> None:
         raise RuntimeError(f"request {row.id!r} made no progress in a round")
@@ -376,7 +242,8 @@ class SpeculativeDecoder:
 
     def run(self, requests: Sequence[Request]) -> Iterator[RowResult]:
         """Each result as it is finished."""
-        yield from (event.result for event in self.events(requests) if event.result)
+        with self.session(requests) as session:
+            yield from (event.result for event in session.run(_MANY) if event.result)
 
     def decode(self, requests: Sequence[Request]) -> list[RowResult]:
         """Results in the order of the requests, whatever order they finish in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -120,3 +120,9 @@ class PartTimer:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - start
+
+    def add(self, parts: Iterable[tuple[str, float]]) -> None:
+        """Add seconds that were measured elsewhere."""
+        if self._enabled:
+            for name, seconds in parts:
+                self.seconds[name] = self.seconds.get(name, 0.0) + seconds

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from specdec_plugins.decoding import engine
+from specdec_plugins.decoding import lane
 from specdec_plugins.decoding.batch import Batch, LateDrafter
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.rules.exact import Exact
@@ -109,7 +109,7 @@ def test_drafts_are_those_of_rows_that_joined_at_once(
     texts, drafts = decoded(name, period, compact_at)
     if name != "networks":
         assert texts == [oracle(TABLE, job) for job in jobs_for(name)]
-    monkeypatch.setattr(engine, "LateDrafter", AtOnce)
+    monkeypatch.setattr(lane, "LateDrafter", AtOnce)
     expected = decoded(name, period, compact_at)
     assert texts == expected[0]
     if name not in WITH_MEMORY:

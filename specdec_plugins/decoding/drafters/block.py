@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,6 +98,14 @@ class BlockNatDrafter(ContextDrafter):
         self._num_candidates = config.candidates or (None if is_listed else 64)
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
+
+    @property
+    def at_once(self) -> tuple[Any, float, int] | None:
+        """For the kernels' lane: weights, confidence and candidates; None where it cannot draft."""
+        weights = self.network.at_once if self._at_once else None
+        if weights is None:
+            return None
+        return weights, self._config.confidence, self._num_candidates or 0
 
     @torch.inference_mode()
     def admit(self, source: SourceBatch) -> None:

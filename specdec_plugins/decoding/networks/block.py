@@ -138,7 +138,7 @@ class BidirectionalDecoder(nn.Module):
         The same as `extend` over the output of `opened`.
         """
         states = torch.empty(num_masks.shape[0], num_used, self.tokens.embedding_dim)
-        self._drafter.read(
+        self.drafter.read(
             prefix=(prefix.tokens, prefix.lengths),
             cached=cache.opened(num_positions),
             num_masks=num_masks,
@@ -167,7 +167,7 @@ class BidirectionalDecoder(nn.Module):
         prefix = asked.prefix
         drafted = num_masks.new_empty(num_masks.shape[0], num_used)
         lengths, confidences = torch.empty_like(num_masks), torch.empty(drafted.shape)
-        longest = self._drafter.draft(
+        longest = self.drafter.draft(
             prefix=(prefix.tokens, prefix.lengths),
             cached=cache.opened(num_positions),
             num_masks=num_masks,
@@ -190,10 +190,10 @@ class BidirectionalDecoder(nn.Module):
         if self.head is not None:
             self.head.prepare(self.tokens.weight, lists=self.shortlist is not None)
         if self.reads_at_once:
-            _ = self._drafter
+            _ = self.drafter
 
     @cached_property
-    def _drafter(self) -> Any:
+    def drafter(self) -> Any:
         """The kernels' block drafter, over these weights."""
         layers, head = cast(NativeLayers, self.layers), self.head
         return ops.native.BlockDrafter(
@@ -361,6 +361,26 @@ class BlockDrafter(EncoderDecoder):
 
     def prepare(self) -> None:
         self.decoder.prepare()
+        _ = self.at_once
+
+    @cached_property
+    def at_once(self) -> Any:
+        """All weights, for the kernels' lane; None where they do not do everything."""
+        decoder, encoder = self.decoder, self.encoder
+        is_fast = isinstance(encoder.layers, NativeLayers) and encoder.embedding.adds_positions
+        if not is_fast or not decoder.drafts_at_once or decoder.shortlist is None:
+            return None
+        layers, head = cast(NativeLayers, decoder.layers), cast(NativeHead, decoder.head)
+        lists = decoder.shortlist
+        return ops.native.Drafting(
+            network=decoder.drafter,
+            encoder=encoder.embedding.reader(encoder.layers, encoder.norm),
+            keys_values=[*layers.packed_keys_values, *head.packed_keys_values],
+            lists=(lists.starts, lists.types, lists.common),
+            choices=head.choosing(decoder.tokens.weight),
+            longest=self.config.longest_block,
+            max_positions=self.config.decoder.max_positions,
+        )
 
     def adopt(self, verifier: TrainedNetwork) -> None:
         """Share the verifier's encoder if it is equal, and its table of tokens."""

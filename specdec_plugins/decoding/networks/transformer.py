@@ -45,9 +45,19 @@ class Embedding(nn.Module):
         self.norm = nn.LayerNorm(stack.dim) if config.norm_embedding else None
 
     @property
+    def adds_positions(self) -> bool:
+        """True if it only adds scaled embeddings of tokens and those of positions, and a norm."""
+        return self.positions is not None and self.project is None
+
+    @property
     def is_plain(self) -> bool:
         """True if it only adds scaled embeddings of tokens and those of positions, if any."""
         return self.project is None and self.norm is None
+
+    def reader(self, layers: nn.Module, norm: nn.Module | None) -> tuple[Any, ...]:
+        """See `NativeLayers.reader`; norm: behind the layers."""
+        positions, own = cast(PositionTable, self.positions), cast(NativeLayers, layers)
+        return own.reader(self.tokens, self.scale, positions, (self.norm, norm))
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[B, n, D] of tokens and positions, both [B, n] int64."""
@@ -312,6 +322,23 @@ class Transformer(EncoderDecoder):
 
     def prepare(self) -> None:
         self.decoder.prepare()
+        _ = self.at_once
+
+    @cached_property
+    def at_once(self) -> Any:
+        """All weights, for the kernels' lane; None where they do not do everything."""
+        encoder, decoder = self.encoder, self.decoder
+        parts = ((encoder.embedding, encoder), (decoder.embedding, decoder))
+        if not isinstance(decoder.output, NativeLinear) or decoder.project is not None:
+            return None
+        if not all(e.adds_positions and isinstance(p.layers, NativeLayers) for e, p in parts):
+            return None
+        return ops.native.Verifying(
+            encoder=encoder.embedding.reader(encoder.layers, encoder.norm),
+            decoder=decoder.embedding.reader(decoder.layers, decoder.norm),
+            keys_values=cast(NativeLayers, decoder.layers).packed_keys_values,
+            output=decoder.output.packed,
+        )
 
 
 def token_tables(config: TransformerConfig) -> tuple[nn.Embedding, nn.Embedding]:

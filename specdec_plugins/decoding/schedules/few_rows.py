@@ -28,6 +28,11 @@ class FewRows(DraftSchedule):
     _config: Config
     follows_load = True
 
+    @property
+    def most_rows(self) -> int:
+        """Of a batch that drafts."""
+        return self._config.rows
+
     def next_budget(self, params: RowParams) -> Tensor | None:
         block = params.block_size
-        return block if len(block) <= self._config.rows else None
+        return block if len(block) <= self.most_rows else None

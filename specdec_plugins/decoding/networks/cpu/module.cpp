@@ -10,6 +10,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "lane.h"
 #include "search.h"
 
 namespace specdec {
@@ -186,6 +187,18 @@ struct type_caster<Blocks>
     : parts_caster<Blocks, Floats<3>, std::optional<Floats<3>>,
                    std::vector<std::shared_ptr<PackedWeights>>, Integers<1>, Floats<2>> {};
 template <>
+struct type_caster<Reader>
+    : parts_caster<Reader, Tables, std::optional<NormTensors>, std::optional<NormTensors>,
+                   std::shared_ptr<Stack>> {};
+template <>
+struct type_caster<Rules>
+    : parts_caster<Rules, int64_t, bool, int64_t, bool, int, float,
+                   std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t> {};
+template <>
+struct type_caster<Asked>
+    : parts_caster<Asked, std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t, int64_t,
+                   int64_t, float, std::vector<int64_t>, bool, bool> {};
+template <>
 struct type_caster<Drafted> : parts_caster<Drafted, Tensor<int64_t, 2>, Tensor<float, 2>> {};
 
 }  // namespace pybind11::detail
@@ -199,7 +212,6 @@ PYBIND11_MODULE(_kernels, module) {
   const auto arg = [](const char* name) { return py::arg(name); };
   // For what computes long enough: other Python threads go on.
   using Unlocked = py::call_guard<py::gil_scoped_release>;
-  using Packed = std::shared_ptr<PackedWeights>;
 
   module.doc() = "Kernels whose result for a row depends on that row alone.";
   module.attr("sources") = STRING(SOURCES);  // their hash: setup.py
@@ -242,7 +254,7 @@ PYBIND11_MODULE(_kernels, module) {
            [](const PackedWeights& own, const Folded<const float, 2>& x,
               const Folded<float, 2>& out, int threads) { own.multiply(x, out, threads); },
            arg("x"), arg("out"), arg("threads"), Unlocked());
-  py::class_<Choices>(module, "Choices")
+  py::class_<Choices, std::shared_ptr<Choices>>(module, "Choices")
       .def(py::init<Floats<2>, const PackedWeights&>(), arg("weight"), arg("like"))
       .def("pick", &Choices::pick, arg("outputs"));
   py::class_<Source>(module, "Source")
@@ -256,8 +268,14 @@ PYBIND11_MODULE(_kernels, module) {
   py::class_<Head, std::shared_ptr<Head>>(module, "Head")
       .def(py::init<Tensor<const Bfloat16, 2>, Packed, Packed, Packed, int>(), arg("table"),
            arg("state"), arg("out"), arg("context"), arg("heads"));
-  module.def("walk_blocks", &walk_blocks, arg("blocks"), arg("head"), arg("source"),
-             arg("candidates"), arg("drafted"), arg("threads"), Unlocked());
+  module.def("walk_blocks",
+             [](const Blocks& blocks, const Head& head, const Source* source, int candidates,
+                const Drafted& drafted, int threads) {
+               const auto sources = read_by(head, source, blocks.states.size(0));
+               walk_blocks(blocks, head, sources, candidates, drafted, threads);
+             },
+             arg("blocks"), arg("head"), arg("source"), arg("candidates"), arg("drafted"),
+             arg("threads"), Unlocked());
   py::class_<Scorer>(module, "Scorer")
       .def(py::init<Tables, std::shared_ptr<Stack>, Packed, std::optional<NormTensors>>(),
            arg("tables"), arg("stack"), arg("output"), arg("norm"))
@@ -290,7 +308,7 @@ PYBIND11_MODULE(_kernels, module) {
            arg("tables"), arg("stack"), arg("output"), arg("norm"))
       .def("step", &Searcher::step, arg("searches"), arg("rows"), arg("banned"), arg("eos"),
            arg("unk"), arg("storage"), arg("source"), arg("threads"), Unlocked());
-  py::class_<BlockDrafter>(module, "BlockDrafter")
+  py::class_<BlockDrafter, std::shared_ptr<BlockDrafter>>(module, "BlockDrafter")
       .def(py::init<Tables, std::shared_ptr<Stack>, int64_t, int64_t, std::optional<Floats<2>>,
                     std::shared_ptr<Head>>(),
            arg("tables"), arg("stack"), arg("mask"), arg("pad"), arg("queries"), arg("head"))
@@ -299,4 +317,44 @@ PYBIND11_MODULE(_kernels, module) {
       .def("draft", &BlockDrafter::draft, arg("prefix"), arg("cached"), arg("num_masks"),
            arg("budget"), arg("eos"), arg("source"), arg("lists"), arg("candidates"),
            arg("drafted"), arg("lengths"), arg("threads"), Unlocked());
+  py::class_<Verifying, std::shared_ptr<Verifying>>(module, "Verifying")
+      .def(py::init([](Reader encoder, Reader decoder, std::vector<Packed> keys_values,
+                       Packed output) {
+             return Verifying{std::move(encoder), std::move(decoder), std::move(keys_values),
+                              std::move(output)};
+           }),
+           arg("encoder"), arg("decoder"), arg("keys_values"), arg("output"));
+  py::class_<Drafting, std::shared_ptr<Drafting>>(module, "Drafting")
+      .def(py::init([](std::shared_ptr<BlockDrafter> network, Reader encoder,
+                       std::vector<Packed> keys_values, std::tuple<Types, Types, Types> lists,
+                       std::shared_ptr<Choices> choices, int64_t longest, int64_t max_positions) {
+             auto& [starts, types, common] = lists;
+             return Drafting{std::move(network), std::move(encoder), std::move(keys_values),
+                             std::move(starts), std::move(types), std::move(common),
+                             std::move(choices), longest, max_positions};
+           }),
+           arg("network"), arg("encoder"), arg("keys_values"), arg("lists"), arg("choices"),
+           arg("longest"), arg("max_positions"));
+  py::class_<Lane>(module, "Lane")
+      .def(py::init<std::shared_ptr<Verifying>, std::shared_ptr<Drafting>, Rules>(),
+           arg("verifier"), arg("drafter"), arg("rules"))
+      .def_readwrite("seconds", &Lane::seconds)
+      .def("admit", &Lane::admit, arg("joining"), arg("threads"), Unlocked())
+      .def("select", &Lane::select, arg("kept"))
+      .def("stop", &Lane::stop, arg("row"))
+      .def("run",
+           [](Lane& own, int most, int threads) {
+             std::vector<Report> reports;
+             {
+               const py::gil_scoped_release unlocked;
+               reports = own.run(most, threads);
+             }
+             std::vector<py::tuple> told;
+             for (Report& of : reports)
+               told.push_back(py::make_tuple(of.row, std::move(of.drafted), std::move(of.emitted),
+                                             of.accepted, of.ending, std::move(of.log_probs),
+                                             of.length));
+             return told;
+           },
+           arg("most"), arg("threads"));
 }

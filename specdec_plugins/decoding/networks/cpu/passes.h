@@ -43,10 +43,19 @@ struct Drafted {
   Tensor<float, 2> confidences;  // [B, K]
 };
 
-// Drafts the blocks of all rows with a sequential head (heads.py). The last of the source's keys
-// and values are the head's, if it reads any. With `candidates` 0, all listed types are candidates.
-inline void walk_blocks(const Blocks& blocks, const Head& head, const Source* source,
-                        int candidates, const Drafted& drafted, int threads) {
+// What a head reads of a source: its keys and values are the last, if it reads any.
+inline std::vector<SourceStates> read_by(const Head& head, const Source* source, int64_t rows) {
+  std::vector<SourceStates> states;
+  if (!head.heads) return states;
+  check(source && !source->layers.empty(), "the head has no source");
+  append_states(source->layers.back(), source->mask, rows, head.state->linear.in, states);
+  return states;
+}
+
+// Drafts the blocks of all rows with a sequential head (heads.py). With `candidates` 0, all listed types are candidates.
+inline void walk_blocks(const Blocks& blocks, const Head& head,
+                        const std::vector<SourceStates>& sources, int candidates,
+                        const Drafted& drafted, int threads) {
   const auto& [states, logits, lists, before, embeddings] = blocks;
   const int64_t num_types = embeddings.size(0);
   check_same("rows", states.size(0), before.size(0), drafted.tokens.size(0),
@@ -68,11 +77,9 @@ inline void walk_blocks(const Blocks& blocks, const Head& head, const Source* so
   walk.count = std::min(candidates, walk.width);
   walk.state = head.state->linear;
   walk.out = head.out->linear;
-  std::vector<SourceStates> sources;
   if (head.heads) {
-    check(source && !source->layers.empty(), "the head has no source");
+    check_same("rows", walk.rows, sources.size());
     walk.context = head.context->linear;
-    append_states(source->layers.back(), source->mask, walk.rows, walk.dim, sources);
   }
   walk.sources = sources.data();
   walk.states = states.data;
@@ -223,23 +230,26 @@ class Scorer {
 };
 
 // A block drafter with a cached prefix.
-class BlockDrafter {
- public:
+struct BlockDrafter {
   // queries: with which each position of the table attends to what may be copied, [., D].
   BlockDrafter(Tables tables, std::shared_ptr<Stack> stack, int64_t mask, int64_t pad,
                std::optional<Floats<2>> queries, std::shared_ptr<Head> head)
-      : tables_(std::move(tables)),
-        stack_(std::move(stack)),
-        mask_(mask),
-        pad_(pad),
-        queries_(std::move(queries)),
-        head_(std::move(head)) {}
+      : tables(std::move(tables)),
+        stack(std::move(stack)),
+        mask(mask),
+        pad(pad),
+        queries(std::move(queries)),
+        head(std::move(head)) {
+    if (!this->queries) return;
+    check_same("positions", this->tables.positions.size(0), this->queries->size(0));
+    check_same("width", this->tables.tokens.size(1), this->queries->size(1));
+  }
 
   // States [B, m, D] of the first of `num_masks` [B] masks after each prefix. The pass covers the
   // tokens that the cache lacks, too.
   void read(const Ragged& prefix, const Cached& cached, const Integers<1>& num_masks,
             const Source& source, const Tensor<float, 3>& states, int threads) const {
-    const int64_t rows = prefix.lengths.count(), dim = tables_.tokens.size(1);
+    const int64_t rows = prefix.lengths.count(), dim = tables.tokens.size(1);
     const int64_t used = states.size(1);
     check(rows > 0 && used > 0, "a draft needs rows and columns");
     check_same("rows", rows, prefix.tokens.size(0), num_masks.size(0), cached.lengths.size(0));
@@ -252,13 +262,16 @@ class BlockDrafter {
     }
     const int64_t width = lacking + masks;
     Owned<int64_t, 2> tokens(rows, width), last_seen(rows, width), columns(rows, used);
-    open_block(prefix, cached.lengths, num_masks, mask_, pad_,
+    open_block(prefix, cached.lengths, num_masks, mask, pad,
                {tokens.written(), last_seen.written(), columns.written()});
     Window window(rows, width, cached, last_seen.read());
     Owned<float, 3> x(rows, width, dim), places(rows, width, dim);
-    embed_block(tokens.read(), window.positions.read(), source, x.written(), places.written());
-    stack_->run({x.read(), places.read(), columns.read()}, window.seen(), &source,
-                {0, stack_->size()}, states, threads);
+    std::vector<Place> own;
+    for (int64_t i = 0; i < rows * width; ++i) own.push_back({int(i / width), 0, 0, nullptr});
+    embed_block(own, tokens.values.data(), window.positions.values.data(),
+                copied_of(source, rows), x.values.data(), places.values.data());
+    stack->run({x.read(), places.read(), columns.read()}, window.seen(), &source,
+                {0, stack->size()}, states, threads);
   }
 
   // Drafts among the types listed, cut at `budget` [B] and after an eos, to lengths [B]; returns the
@@ -269,15 +282,15 @@ class BlockDrafter {
                 const Drafted& drafted, const Tensor<int64_t, 1>& lengths, int threads) const {
     const int64_t rows = prefix.lengths.count(), used = drafted.tokens.size(1);
     check_same("rows", rows, budget.size(0), lengths.size(0));
-    Owned<float, 3> states(rows, used, tables_.tokens.size(1));
+    Owned<float, 3> states(rows, used, tables.tokens.size(1));
     read(prefix, cached, num_masks, source, states.written(), threads);
     Owned<int64_t, 1> before(rows);
     for (int64_t row = 0; row < rows; ++row)
       before.values[row] =
           prefix.tokens.data[row * prefix.tokens.size(1) + prefix.lengths.data[row] - 1];
-    check(head_ != nullptr, "there is no head");
-    walk_blocks({states.read(), {}, lists, before.read(), tables_.tokens}, *head_, &source,
-                candidates, drafted, threads);
+    check(head != nullptr, "there is no head");
+    walk_blocks({states.read(), {}, lists, before.read(), tables.tokens}, *head,
+                read_by(*head, &source, rows), candidates, drafted, threads);
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t most = std::clamp<int64_t>(budget.data[row], 0, used);
       lengths.data[row] = up_to_eos(drafted.tokens.data + row * used, most, eos);
@@ -285,47 +298,49 @@ class BlockDrafter {
     return *std::max_element(lengths.data, lengths.data + rows);
   }
 
- private:
-  // Scaled embeddings, and the embeddings of the positions. A mask gets a mixture of the source's
-  // embeddings, by the query of its position.
-  void embed_block(const Integers<2>& tokens, const Integers<2>& positions, const Source& source,
-                   const Tensor<float, 3>& out, const Tensor<float, 3>& places) const {
-    const int64_t dim = tables_.tokens.size(1), width = tokens.size(1), rows = tokens.size(0);
-    const Mask seen(source.mask, rows, 1, queries_ ? int(source.copied.at(0).size(1)) : 0);
-    if (queries_) {
-      check(source.copied.size() == 2, "there is nothing to copy");
-      const Rows<3>&keys = source.copied[0], &values = source.copied[1];
-      check_same("positions", tables_.positions.size(0), queries_->size(0));
-      check_same("rows", rows, keys.size(0), values.size(0));
-      check_same("source positions", seen.width, keys.size(1), values.size(1));
-      check_same("width", dim, queries_->size(1), keys.size(2), values.size(2));
-    }
-    std::vector<float> scores(seen.width + 16);
-    for (int64_t i = 0; i < tokens.count(); ++i) {
-      const int64_t row = i / width, token = tokens.data[i];
-      const float* place = tables_.place(positions.data[i]);
-      float* own = out.data + i * dim;
-      check_token(token, tables_.tokens.size(0));
-      if (queries_ && token == mask_) {
-        const Rows<3>&keys = source.copied[0], &values = source.copied[1];
-        const Attended attended{keys.data + row * keys.row_stride,
-                                values.data + row * values.row_stride, dim, seen.of(row, 0),
-                                seen.width};
-        best_isa().attend(queries_->data + (place - tables_.positions.data), attended, int(dim),
-                          1.0f, scores.data(), own);
-      } else {
-        std::copy_n(tables_.tokens.data + token * dim, dim, own);
-      }
-      for (int64_t j = 0; j < dim; ++j) own[j] *= tables_.scale;
-      std::copy_n(place, dim, places.data + i * dim);
+  // What masks of each row may copy.
+  std::vector<Attended> copied_of(const Source& source, int64_t rows) const {
+    std::vector<Attended> copied;
+    if (!queries) return copied;
+    check(source.copied.size() == 2, "there is nothing to copy");
+    const Rows<3>&keys = source.copied[0], &values = source.copied[1];
+    const int64_t dim = queries->size(1);
+    const Mask seen(source.mask, rows, 1, int(keys.size(1)));
+    check_same("rows", rows, keys.size(0), values.size(0));
+    check_same("source positions", seen.width, keys.size(1), values.size(1));
+    check_same("width", dim, keys.size(2), values.size(2));
+    for (int64_t row = 0; row < rows; ++row)
+      copied.push_back({keys.data + row * keys.row_stride, values.data + row * values.row_stride,
+                        dim, seen.of(row, 0), seen.width});
+    return copied;
+  }
+
+  // Scaled embeddings, and the embeddings of the positions, [M, D]. A mask gets a mixture of the
+  // source's embeddings, by the query of its position.
+  void embed_block(const std::vector<Place>& rows, const int64_t* tokens, const int64_t* positions,
+                   const std::vector<Attended>& copied, float* out, float* places) const {
+    const int64_t dim = tables.tokens.size(1);
+    int widest = 0;
+    for (const Attended& own : copied) widest = std::max(widest, own.width);
+    std::vector<float> scores(widest + 16);
+    for (size_t i = 0; i < rows.size(); ++i, out += dim, places += dim) {
+      const float* place = tables.place(positions[i]);
+      check_token(tokens[i], tables.tokens.size(0));
+      if (queries && tokens[i] == mask)
+        best_isa().attend(queries->data + (place - tables.positions.data), copied[rows[i].row],
+                          int(dim), 1.0f, scores.data(), out);
+      else
+        std::copy_n(tables.tokens.data + tokens[i] * dim, dim, out);
+      for (int64_t j = 0; j < dim; ++j) out[j] *= tables.scale;
+      std::copy_n(place, dim, places);
     }
   }
 
-  Tables tables_;
-  std::shared_ptr<Stack> stack_;
-  int64_t mask_, pad_;
-  std::optional<Floats<2>> queries_;
-  std::shared_ptr<Head> head_;
+  const Tables tables;
+  const std::shared_ptr<Stack> stack;
+  const int64_t mask, pad;
+  const std::optional<Floats<2>> queries;
+  const std::shared_ptr<Head> head;
 };
 
 }  // namespace specdec

@@ -123,6 +123,23 @@ class NativeLayers(nn.Module):
             places = positions.weight.detach(), positions.offset, positions.last
         return {"tables": (tokens.weight.detach(), scale, *places), "stack": self.compiled}
 
+    def reader(
+        self,
+        tokens: nn.Embedding,
+        scale: float,
+        positions: PositionTable,
+        norms: tuple[nn.Module | None, nn.Module | None],  # of embeddings; of the last states
+    ) -> tuple[Any, ...]:
+        """What the kernels read tokens by: `after`, with the norms before and behind the layers."""
+        below = self.after(tokens, scale, positions)
+        first, last = (None if norm is None else _parts(norm) for norm in norms)
+        return below["tables"], first, last, below["stack"]
+
+    @property
+    def packed_keys_values(self) -> list[Any]:
+        """The products of `keys_values`."""
+        return [cast(NativeLinear, linear).packed for linear in self._key_values]
+
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values of the source for each layer, computed once: [B, S, 2, H, d] each."""
         shape = (*states.shape[:2], 2, self._num_heads, -1)
@@ -191,13 +208,18 @@ class NativeHead(nn.Module):
         """See `SequentialHead.prepare`."""
         self.compiled(embeddings)
         if lists:
-            self._choosing(embeddings)
+            self.choosing(embeddings)
 
     def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
         """See `SequentialHead.listed`; the projection has the precision of the other products."""
-        return Listed(types, self._choosing(embeddings).pick(outputs=types))
+        return Listed(types, self.choosing(embeddings).pick(outputs=types))
 
-    def _choosing(self, embeddings: Tensor) -> Any:
+    @property
+    def packed_keys_values(self) -> list[Any]:
+        """The products of `keys_values`."""
+        return [self._head.key_value.packed] if self._head.num_heads else []
+
+    def choosing(self, embeddings: Tensor) -> Any:
         """The weights that shortlists are picked from."""
         if self._choices is None:
             like = cast(NativeLinear, self._head.out).packed

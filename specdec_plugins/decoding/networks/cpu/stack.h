@@ -240,7 +240,9 @@ class Stack {
     pass.output = out;
     int seen = widest_of(plan.sources);
     for (const Place& place : plan.places) seen = std::max(seen, place.width);
-    const size_t m = pass.count, dim = dim_, attention = attention_, ffn = ffn_;
+    // A position may be asked for more than once.
+    const size_t m = std::max(pass.count, pass.num_asked);
+    const size_t dim = dim_, attention = attention_, ffn = ffn_;
     const size_t wide = std::max({dim, attention, ffn}), up = is_gated_ ? 2 * ffn : ffn;
     const bool has_codes = std::any_of(products_.begin(), products_.end(),
                                        [](const auto& product) { return product->linear.codes; });

@@ -1,0 +1,108 @@
+"""The lane of the kernels: rows of plain requests live in C++, and a call is as many rounds as the
+caller can wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from specdec_plugins.decoding.constraints import FREE, Constraints
+from specdec_plugins.decoding.drafters.block import BlockNatDrafter
+from specdec_plugins.decoding.lane import EngineConfig, Method, RowReport
+from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K, MixedRule
+from specdec_plugins.decoding.rules.top_beta import TopBeta
+from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.decoding.schedules.few_rows import FewRows
+from specdec_plugins.decoding.stats import PartTimer
+from specdec_plugins.decoding.types import Request, RowResult, SpecialTokens, Verifier
+from specdec_plugins.decoding.verifier import TransformerVerifier
+
+_PARTS = ("encode", "draft", "verify", "rest")
+
+
+class NativeLane:
+    """Greedy and tolerant rows, with the block drafter or none. See lane.h, and `TorchLane`."""
+
+    def __init__(
+        self, compiled: Any, samples: bool, special: SpecialTokens, timer: PartTimer
+    ) -> None:
+        """samples: only rows that keep the best token are greedy."""
+        self.rows: list[RowResult] = []
+        self._compiled = compiled
+        self._samples = samples
+        self._special = special
+        self._timer = timer
+
+    def takes(self, request: Request) -> bool:
+        asked = request.params
+        plain = asked.no_repeat_ngram_size == 0 and asked.repetition_penalty == 1.0
+        plain = plain and self._special.pad not in request.source_ids  # which has to be masked
+        return plain and (not self._samples or asked.top_k == GREEDY_TOP_K)
+
+    def admit(self, requests: Sequence[Request], now: float) -> None:
+        joining = []
+        for request in requests:
+            p, text = request.params, [self._special.start, *request.forced_ids]
+            numbers = (p.block_size, p.max_len, p.min_len, p.beta, p.tau)
+            switches = (p.with_scores, p.ends_loops)
+            joining.append((request.source_ids, text, *numbers, list(p.banned), *switches))
+            self.rows.append(RowResult(request, list(request.forced_ids), joined_at=now))
+        self._compiled.admit(joining, threads=torch.get_num_threads())
+
+    def select(self, keep: Sequence[int]) -> None:
+        self.rows = [self.rows[row] for row in keep]
+        self._compiled.select(list(keep))
+
+    def stop(self, row: int) -> None:
+        self._compiled.stop(row)
+
+    def run(self, most: int) -> list[RowReport]:
+        told = self._compiled.run(most, threads=torch.get_num_threads())
+        self._timer.add(zip(_PARTS, self._compiled.seconds, strict=True))
+        return [RowReport(*row) for row in told]
+
+
+def native_lane(
+    verifier: Verifier, method: Method, config: EngineConfig, timer: PartTimer
+) -> NativeLane | None:
+    """The kernels' lane, or None where these parts need torch's."""
+    drafter, rule, schedule = method.drafter, method.rule, method.schedule
+    if type(verifier) is not TransformerVerifier or verifier.with_hidden or not _suits(config):
+        return None
+    if not isinstance(rule, (Exact, TopBeta, MixedRule)):
+        return None
+    if not isinstance(schedule, (Constant, FewRows)) or verifier.network.at_once is None:
+        return None
+    drafting = drafter.at_once if type(drafter) is BlockNatDrafter else None
+    if drafter is not None and drafting is None:
+        return None
+    special, own = verifier.special, config.constraints
+    weights, confidence, candidates = drafting or (None, 0.0, 0)
+    compiled = ops.native.Lane(
+        verifier=verifier.network.at_once,
+        drafter=weights,
+        rules=(
+            special.eos,
+            not isinstance(rule, Exact),
+            schedule.most_rows if isinstance(schedule, FewRows) else 2**62,
+            *(isinstance(drafter, BlockNatDrafter) and drafter.encoded_by is verifier,),
+            *(candidates, confidence),
+            [word[0] for word in own.bad_words],
+            *(list(own.banned_first), own.num_opening),
+            -1 if own.forced_last is None else own.forced_last,
+        ),
+    )
+    return NativeLane(compiled, rule.samples, special, timer)
+
+
+def _suits(config: EngineConfig) -> bool:
+    """True if the kernels can apply these constraints."""
+    own = config.constraints
+    known = replace(own, banned_first=(), num_opening=1, forced_last=None, bad_words=())
+    free: Constraints = replace(FREE, renormalizes=own.renormalizes)
+    return known == free and all(len(word) == 1 for word in own.bad_words)

@@ -1,0 +1,527 @@
+// Rows that decode together, from source tokens to a report of each round. They live here, so that
+// nothing is called or copied between the passes of a round. Rules and limits are those of engine.py,
+// whose other lane, of torch operations, is the slow twin.
+
+#pragma once
+
+#include <chrono>
+
+#include "passes.h"
+
+namespace specdec {
+
+using Packed = std::shared_ptr<PackedWeights>;
+using Memory = std::shared_ptr<float>;
+
+inline Memory memory_of(size_t count) {
+  return std::static_pointer_cast<float>(scratch_memory(count * sizeof(float)));
+}
+
+template <typename T>
+Tensor<T, 2> matrix(T* data, int64_t rows, int64_t width) {
+  return {data, {rows, width}, 0, {}};
+}
+
+// Tokens to states: embeddings, layers, and the norms around them.
+struct Reader {
+  Tables tables;
+  std::optional<NormTensors> first_norm, last_norm;  // of embeddings; of the last states
+  std::shared_ptr<Stack> stack;
+
+  // What the first layer reads, [M, D], of M tokens and their positions.
+  void embed(const std::vector<int64_t>& tokens, const std::vector<int64_t>& positions,
+             float* out) const {
+    const int64_t count = tokens.size(), dim = tables.tokens.size(1);
+    specdec::embed({tokens.data(), {1, count}, 0, {}}, {positions.data(), {1, count}, 0, {}},
+                   tables, {out, {1, count, dim}, 0, {}});
+    normalise(first_norm, out, count);
+  }
+
+  // Last states [m, D] of the places that a plan asks for.
+  void read(const Plan& plan, const std::vector<int64_t>& tokens,
+            const std::vector<int64_t>& positions, float* out, int threads) const {
+    const Memory x = memory_of(tokens.size() * stack->dim());
+    embed(tokens, positions, x.get());
+    stack->follow(plan, x.get(), nullptr, {0, stack->size()}, out, threads);
+    normalise(last_norm, out, plan.asked.empty() ? tokens.size() : plan.asked.size());
+  }
+
+ private:
+  void normalise(const std::optional<NormTensors>& norm, float* x, int64_t count) const {
+    if (!norm) return;
+    const int dim = int(tables.tokens.size(1));
+    for (float* row = x; row < x + count * dim; row += dim)
+      best_isa().normalise(norm->read(dim), row, dim, row);
+  }
+};
+
+// Keys and values of one row's source, [layers, S, 2, H, d], with what joined beside it.
+struct SourceMemory {
+  Memory all;
+  const float* first = nullptr;  // the row's own, of the first layer
+  int64_t layer_stride = 0;
+  int width = 0;
+
+  SourceStates layer(size_t index) const {
+    return {first + int64_t(index) * layer_stride, width, nullptr};
+  }
+};
+
+// Of a row's own tokens, [layers, capacity, 2, H, d].
+class OwnMemory {
+ public:
+  float* layer(int index) const { return all_.get() + index * stride(); }
+
+  void reserve(int layers, int64_t positions, int64_t width) {
+    if (positions <= capacity_) return;
+    OwnMemory grown;
+    grown.width_ = width;
+    grown.capacity_ = std::max({positions, 2 * capacity_, int64_t(32)});
+    grown.all_ = memory_of(layers * grown.stride());
+    for (int i = 0; i < layers && capacity_; ++i) std::copy_n(layer(i), stride(), grown.layer(i));
+    *this = std::move(grown);
+  }
+
+ private:
+  int64_t stride() const { return capacity_ * width_; }
+  Memory all_;
+  int64_t capacity_ = 0, width_ = 0;
+};
+
+// One request.
+struct Asked {
+  std::vector<int64_t> source, text;  // source: without padding; text: the start token, and what is forced
+  int64_t block_size, max_len, min_len, beta;
+  float tau;
+  std::vector<int64_t> banned;
+  bool with_scores, ends_loops;
+};
+
+// What one round did to one row.
+struct Report {
+  enum Ending { none, ended, full, failed, looped };
+  int row;
+  std::vector<int64_t> drafted, emitted;
+  int64_t accepted;
+  int ending;
+  std::vector<double> log_probs;  // of what was emitted, if asked for
+  int64_t length;  // of the text now
+};
+
+// The verifier.
+struct Verifying {
+  Reader encoder, decoder;
+  std::vector<Packed> keys_values;  // of the source, for each layer
+  Packed output;
+};
+
+// A block drafter.
+struct Drafting {
+  std::shared_ptr<BlockDrafter> network;
+  Reader encoder;
+  std::vector<Packed> keys_values;  // for each layer, and for the head
+  Types starts, types, common;      // see list_types
+  std::shared_ptr<Choices> choices;
+  int64_t longest, max_positions;   // of a block; of a prefix and its block
+};
+
+// What a session decides.
+struct Rules {
+  int64_t eos;
+  bool tolerates;       // beta and tau of a row hold
+  int64_t most_rows;    // that draft, unless their texts depend on drafts
+  bool shares_encoder;  // the drafter reads the verifier's states
+  int candidates;       // of a position, 0 = all listed
+  float confidence;     // at which drafts stop, 0 = never
+  std::vector<int64_t> banned, banned_first;
+  int64_t num_opening;  // tokens of a text before which `banned_first` holds
+  int64_t forced_last;  // the token at the greatest length; -1 = none
+};
+
+class Lane {
+ public:
+  // drafter: null = every round is a plain step.
+  Lane(std::shared_ptr<Verifying> verifier, std::shared_ptr<Drafting> drafter, Rules rules)
+      : verifier_(std::move(verifier)), drafter_(std::move(drafter)), rules_(std::move(rules)) {}
+
+  // Seconds of parts: encoding, drafting, verifying, and the rest.
+  std::vector<double> seconds = std::vector<double>(4);
+
+  void admit(std::vector<Asked> joining, int threads) {
+    const Timer timer(seconds[0]);
+    const size_t before = rows_.size();
+    for (Asked& asked : joining) {
+      Row row;
+      row.asked = std::move(asked);
+      row.text = row.asked.text;
+      rows_.push_back(std::move(row));
+    }
+    std::vector<Row*> rows;
+    for (size_t i = before; i < rows_.size(); ++i) rows.push_back(&rows_[i]);
+    const Memory states = encode(verifier_->encoder, rows, threads);
+    remember(verifier_->keys_values, states.get(), rows, &Row::source, threads);
+    const float* first = states.get();
+    for (Row* row : rows) {
+      if (drafter_ && rules_.shares_encoder) row->states = Memory(states, const_cast<float*>(first));
+      first += row->width() * verifier_->encoder.stack->dim();
+    }
+    plan_budgets();
+  }
+
+  // Keeps these rows, in this order.
+  void select(const std::vector<int>& kept) {
+    std::vector<Row> rows;
+    for (int row : kept) rows.push_back(std::move(rows_.at(row)));
+    rows_ = std::move(rows);
+  }
+
+  void stop(int row) { rows_.at(row).is_active = false; }
+
+  // Rounds until a row ends, at most so many.
+  std::vector<Report> run(int most, int threads) {
+    std::vector<Report> reports;
+    for (bool goes_on = true; most > 0 && goes_on; --most) {
+      draft(threads);
+      score(threads);
+      const Timer timer(seconds[3]);
+      const size_t first = reports.size();
+      for (size_t row = 0; row < rows_.size(); ++row)
+        if (rows_[row].is_active) reports.push_back({int(row), {}, {}, 0, 0, {}, 0});
+      for_rows(reports.size() - first, threads, [&](int64_t i) { conclude(reports[first + i]); });
+      plan_budgets();
+      goes_on = reports.size() > first;
+      for (size_t i = first; i < reports.size(); ++i) goes_on &= reports[i].ending == Report::none;
+    }
+    return reports;
+  }
+
+ private:
+  struct Row {
+    Asked asked;
+    std::vector<int64_t> text;  // committed tokens, the start token first
+    bool is_active = true;
+    int64_t budget = 0;  // tokens of the next draft
+    Memory states;  // of the verifier's encoder, until the drafter has read them
+    bool has_joined = false;  // the drafter
+    SourceMemory source, drafter_source, copied;
+    OwnMemory own, drafter_own;
+    int64_t cached = 0, drafter_cached = 0;  // tokens of the text there; the drafter reads no start
+    Packed listed;                           // what may be drafted
+    std::vector<int64_t> drafted;
+    float* logits = nullptr;  // [drafted + 1, V]
+
+    int width() const { return int(asked.source.size()); }
+  };
+
+  // Adds the time of a block to a part.
+  struct Timer {
+    using Clock = std::chrono::steady_clock;
+    explicit Timer(double& sum) : sum(sum) {}
+    ~Timer() { sum += std::chrono::duration<double>(Clock::now() - start).count(); }
+    double& sum;
+    const Clock::time_point start = Clock::now();
+  };
+
+  // States [M, D] of the sources of all these rows, one after the other.
+  static Memory encode(const Reader& encoder, const std::vector<Row*>& rows, int threads) {
+    Plan plan;
+    std::vector<int64_t> tokens, positions;
+    for (const Row* row : rows) {
+      plan.firsts.push_back(tokens.size());
+      for (int at = 0; at < row->width(); ++at) {
+        plan.places.push_back({plan.rows, at, row->width(), nullptr});
+        tokens.push_back(row->asked.source[at]);
+        positions.push_back(at);
+      }
+      ++plan.rows;
+    }
+    const Memory states = memory_of(tokens.size() * encoder.stack->dim());
+    encoder.read(plan, tokens, positions, states.get(), threads);
+    return states;
+  }
+
+  // Keys and values of states [M, D] of all these rows, for each layer.
+  void remember(const std::vector<Packed>& products, const float* states,
+                const std::vector<Row*>& rows, SourceMemory Row::*kept, int threads) {
+    int64_t count = 0, width = 0;
+    for (const Row* row : rows) count += row->width();
+    for (const Packed& product : products) width = product->linear.out;
+    const Memory all = memory_of(products.size() * count * width);
+    float* out = all.get();
+    for (const Packed& product : products) {
+      product->multiply(matrix(states, count, product->linear.in), matrix(out, count, width),
+                        threads);
+      out += count * width;
+    }
+    const float* first = all.get();
+    for (Row* row : rows) {
+      row->*kept = {all, first, count * width, row->width()};
+      first += row->width() * width;
+    }
+  }
+
+  // Lets rows join the drafter, at their first draft.
+  void join(const std::vector<Row*>& drafting, int threads) {
+    std::vector<Row*> rows;
+    int64_t count = 0;
+    for (Row* row : drafting)
+      if (!row->has_joined) rows.push_back(row), count += row->width();
+    if (rows.empty()) return;
+    const Timer timer(seconds[0]);
+    for (Row* row : rows) {
+      row->has_joined = true;
+      row->listed = list(row->asked.source);
+    }
+    const Memory states = rules_.shares_encoder ? gathered(rows, count)
+                                                : encode(drafter_->encoder, rows, threads);
+    remember(drafter_->keys_values, states.get(), rows, &Row::drafter_source, threads);
+    if (!drafter_->network->queries) return;
+    const Tables& tables = drafter_->encoder.tables;
+    const int64_t width = tables.tokens.size(1);
+    const Memory copied = memory_of(2 * count * width);
+    float *keys = copied.get(), *values = keys + count * width;
+    for (Row* row : rows) {
+      std::vector<int64_t> positions(row->width());
+      std::iota(positions.begin(), positions.end(), 0);
+      drafter_->encoder.embed(row->asked.source, positions, keys);
+      for (int64_t token : row->asked.source)
+        values = std::copy_n(tables.tokens.data + token * width, width, values);
+      row->copied = {copied, keys, count * width, row->width()};
+      keys += row->width() * width;
+    }
+  }
+
+  // The verifier's states of some rows, [M, D], which are then let go.
+  Memory gathered(const std::vector<Row*>& rows, int64_t count) const {
+    const int64_t dim = verifier_->encoder.stack->dim();
+    const Memory states = memory_of(count * dim);
+    float* out = states.get();
+    for (Row* row : rows) {
+      out = std::copy_n(row->states.get(), row->width() * dim, out);
+      row->states.reset();
+    }
+    return states;
+  }
+
+  Packed list(const std::vector<int64_t>& source) const {
+    std::vector<int32_t> types(drafter_->network->tables.tokens.size(0));
+    const int64_t count = types.size(), ids = source.size();
+    const int64_t listed = list_types({source.data(), {ids}, 0, {}}, drafter_->starts,
+                                      drafter_->types, drafter_->common,
+                                      {types.data(), {count}, 0, {}});
+    return drafter_->choices->pick({types.data(), {listed}, 0, {}});
+  }
+
+  // What the places of a row see: its own tokens and its source.
+  static void hold(Plan& plan, const std::vector<Row*>& rows, OwnMemory Row::*own,
+                   SourceMemory Row::*source, const Stack& stack) {
+    plan.rows = int(rows.size());
+    for (int layer = 0; layer < stack.size(); ++layer)
+      for (Row* row : rows) {
+        plan.caches.push_back((row->*own).layer(layer));
+        plan.sources.push_back((row->*source).layer(layer));
+      }
+  }
+
+  void draft(int threads) {
+    std::vector<Row*> rows;
+    int64_t length = 0;
+    for (Row& row : rows_) {
+      row.drafted.clear();
+      if (row.is_active && row.budget > 0) rows.push_back(&row), length = std::max(length, row.budget);
+    }
+    if (rows.empty()) return;
+    join(rows, threads);
+    const Timer timer(seconds[1]);
+    const BlockDrafter& network = *drafter_->network;
+    const Stack& stack = *network.stack;
+    Plan plan;
+    std::vector<int64_t> tokens, positions, before;
+    std::vector<SourceStates> read;
+    std::vector<Attended> copied;
+    std::vector<Packed> lists;
+    for (Row* row : rows) {
+      const int64_t known = int64_t(row->text.size()) - 1;  // less the start token
+      const int64_t room = std::max<int64_t>(drafter_->max_positions - known, 1);
+      const int64_t masks = std::min(
+          std::clamp<int64_t>(row->asked.block_size, 1, drafter_->longest), room);
+      row->drafter_own.reserve(stack.size(), known + masks, 2 * stack.dim());
+      const auto add = [&](int64_t token, int64_t position, int64_t width) {
+        plan.places.push_back({int(before.size()), position, int(width), nullptr});
+        tokens.push_back(token);
+        positions.push_back(position);
+      };
+      for (int64_t at = row->drafter_cached; at < known; ++at) add(row->text[at + 1], at, at + 1);
+      const int64_t first = tokens.size();
+      for (int64_t i = 0; i < masks; ++i) add(network.mask, known + i, known + masks);
+      for (int64_t i = 0; i < length; ++i) plan.asked.push_back(first + std::min(i, masks - 1));
+      row->drafter_cached = known;
+      before.push_back(row->text.back());
+      lists.push_back(row->listed);
+      const auto& [all, keys, stride, width] = row->copied;
+      const int64_t dim = stack.dim();
+      if (network.queries) copied.push_back({keys, keys + stride, dim, nullptr, width});
+      if (network.head->heads) read.push_back(row->drafter_source.layer(stack.size()));
+    }
+    hold(plan, rows, &Row::drafter_own, &Row::drafter_source, stack);
+    const int64_t count = tokens.size(), dim = stack.dim(), num_rows = rows.size();
+    Owned<float, 2> x(count, dim), places(count, dim);
+    Owned<float, 3> states(num_rows, length, dim);
+    network.embed_block(plan.places, tokens.data(), positions.data(), copied, x.values.data(),
+                        places.values.data());
+    stack.follow(plan, x.values.data(), places.values.data(), {0, stack.size()},
+                 states.values.data(), threads);
+    Owned<int64_t, 2> drafted(num_rows, length);
+    Owned<float, 2> confidences(num_rows, length);
+    walk_blocks({states.read(), {}, lists, {before.data(), {num_rows}, 0, {}}, network.tables.tokens},
+                *network.head, read, rules_.candidates,
+                {drafted.written(), confidences.written()}, threads);
+    for (int64_t i = 0; i < num_rows; ++i) {
+      const int64_t* own = drafted.values.data() + i * length;
+      const float* sure = confidences.values.data() + i * length;
+      int64_t kept = 0;
+      const float least = rules_.confidence;
+      while (kept < rows[i]->budget && (least == 0 || sure[kept] >= least)) ++kept;
+      rows[i]->drafted.assign(own, own + up_to_eos(own, kept, rules_.eos));
+    }
+  }
+
+  // The verifier's pass over what it has not read of each text, and the draft.
+  void score(int threads) {
+    const Timer timer(seconds[2]);
+    const Stack& stack = *verifier_->decoder.stack;
+    Plan plan;
+    std::vector<int64_t> tokens, positions;
+    std::vector<Row*> rows;
+    for (Row& row : rows_) {
+      if (!row.is_active) continue;
+      const int64_t known = row.text.size(), drafted = row.drafted.size();
+      row.own.reserve(stack.size(), known + drafted, 2 * stack.dim());
+      for (int64_t at = row.cached; at < known + drafted; ++at) {
+        if (at >= known - 1) plan.asked.push_back(tokens.size());
+        plan.places.push_back({int(rows.size()), at, int(at) + 1, nullptr});
+        tokens.push_back(at < known ? row.text[at] : row.drafted[at - known]);
+        positions.push_back(at);
+      }
+      rows.push_back(&row);
+    }
+    if (rows.empty()) return;
+    hold(plan, rows, &Row::own, &Row::source, stack);
+    const int64_t asked = plan.asked.size(), width = verifier_->output->linear.out;
+    if (plan.asked.size() == tokens.size()) plan.asked.clear();
+    states_.resize(std::max<size_t>(states_.size(), asked * stack.dim()));
+    logits_.resize(std::max<size_t>(logits_.size(), asked * width));
+    verifier_->decoder.read(plan, tokens, positions, states_.data(), threads);
+    verifier_->output->multiply(matrix<const float>(states_.data(), asked, stack.dim()),
+                               matrix(logits_.data(), asked, width), threads);
+    float* logits = logits_.data();
+    for (Row* row : rows) {
+      row->logits = logits;
+      logits += (row->drafted.size() + 1) * width;
+    }
+  }
+
+  // Bans tokens from the logits of a text's next token.
+  void constrain(const Row& row, int64_t length, float* logits, int64_t width) const {
+    const auto ban = [&](int64_t token) { logits[token] = -INFINITY; };
+    if (length - 1 < row.asked.min_len) ban(rules_.eos);
+    for (int64_t token : rules_.banned) ban(token);
+    for (int64_t token : row.asked.banned) ban(token);
+    if (length == rules_.num_opening)
+      for (int64_t token : rules_.banned_first) ban(token);
+    if (rules_.forced_last < 0 || length != row.asked.max_len) return;
+    std::fill_n(logits, width, -INFINITY);
+    logits[rules_.forced_last] = 0;
+  }
+
+  bool accepts(const Row& row, int64_t token, int64_t best, const float* logits, int width) const {
+    if (token == best) return true;
+    if (!rules_.tolerates || row.asked.beta == 1) return false;
+    const float gap = logits[best] - logits[token];
+    return gap <= row.asked.tau && gap < INFINITY &&
+           best_isa().rank_of(logits, width, token) < row.asked.beta;
+  }
+
+  // Judges the draft of a row, and extends its text.
+  void conclude(Report& report) {
+    Row& row = rows_[report.row];
+    const int width = verifier_->output->linear.out;
+    const int64_t length = row.text.size(), room = row.asked.max_len - (length - 1);
+    report.drafted = row.drafted;
+    bool is_failed = false;
+    while (true) {
+      const int64_t at = report.emitted.size();
+      float* logits = row.logits + at * width;
+      constrain(row, length + at, logits, width);
+      const int64_t best = best_isa().best_of(logits, width);
+      const bool goes_on = at < int64_t(row.drafted.size()) &&
+                           accepts(row, row.drafted[at], best, logits, width);
+      report.emitted.push_back(goes_on ? row.drafted[at] : best);
+      if (goes_on) continue;
+      is_failed = !are_numbers(logits, width);
+      report.accepted = at;
+      break;
+    }
+    if (is_failed) {
+      report.emitted.clear();
+      report.accepted = 0;
+      report.ending = Report::failed;
+    } else {
+      const int64_t wanted = up_to_eos(report.emitted.data(), report.emitted.size(), rules_.eos);
+      report.emitted.resize(std::min(wanted, room));
+      report.accepted = std::min<int64_t>(report.accepted, report.emitted.size());
+      const int64_t kept = report.emitted.size();
+      if (report.emitted.back() == rules_.eos) report.ending = Report::ended;
+      else if (kept == room) report.ending = Report::full;
+      if (row.asked.ends_loops) end_loop(row.text, report);
+    }
+    for (size_t at = 0; row.asked.with_scores && at < report.emitted.size(); ++at) {
+      const float* logits = row.logits + at * width;
+      const double total = best_isa().log_total_of(logits, width);
+      report.log_probs.push_back(logits[report.emitted[at]] - total);
+    }
+    row.text.insert(row.text.end(), report.emitted.begin(), report.emitted.end());
+    row.cached = int64_t(row.text.size()) - 1;
+    row.is_active = report.ending == Report::none;
+    report.length = row.text.size();
+  }
+
+  // Cuts what was emitted where it becomes a loop: `loop_end` of extend.py.
+  static void end_loop(const std::vector<int64_t>& text, Report& report) {
+    constexpr int64_t kLongestPeriod = 8, kMostTimes = 5;
+    std::vector<int64_t> ids(text.begin() + 1, text.end());  // less the start token
+    for (size_t i = 0; i < report.emitted.size(); ++i) {
+      ids.push_back(report.emitted[i]);
+      const int64_t stop = ids.size();
+      for (int64_t period = 1; period <= std::min(kLongestPeriod, stop / (kMostTimes + 1)); ++period)
+        if (std::equal(ids.end() - kMostTimes * period, ids.end(),
+                       ids.end() - (kMostTimes + 1) * period)) {
+          report.emitted.resize(i + 1);
+          report.accepted = std::min<int64_t>(report.accepted, i + 1);
+          report.ending = Report::looped;
+          return;
+        }
+    }
+  }
+
+  // How much each row drafts next: within all limits.
+  void plan_budgets() {
+    const bool drafts = drafter_ && int64_t(rows_.size()) <= rules_.most_rows;
+    for (Row& row : rows_) {
+      const bool is_greedy = !rules_.tolerates || row.asked.beta == 1;
+      const int64_t known = int64_t(row.text.size()) - 1;
+      int64_t room = row.asked.max_len - 1;
+      if (drafter_) room = std::min(room, drafter_->max_positions);
+      const int64_t wanted = drafter_ && (drafts || !is_greedy) ? row.asked.block_size : 0;
+      row.budget = row.is_active ? std::max<int64_t>(std::min(wanted, room - known), 0) : 0;
+    }
+  }
+
+  const std::shared_ptr<Verifying> verifier_;
+  const std::shared_ptr<Drafting> drafter_;
+  const Rules rules_;
+  std::vector<Row> rows_;
+  std::vector<float> states_, logits_;  // of the last pass
+};
+
+}  // namespace specdec
