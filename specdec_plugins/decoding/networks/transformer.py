@@ -132,8 +132,13 @@ def same_encoder(first: Encoder, second: Encoder) -> bool:
         # A learned table may hold another's sinusoids.
         tables = [table.weight[table.offset :] for table in positions if table is not None]
         shared = min(map(len, tables))
-        for state, table in zip(states, tables, strict=True):
-            state["embedding.positions.weight"] = table[:shared]
+        # Sinusoids are not the same on all processors: up to 3e-4 apart at the last positions.
+        if not torch.allclose(
+            *(table[:shared].float().cpu() for table in tables), rtol=0, atol=1e-3
+        ):
+            return False
+        for state in states:
+            state.pop("embedding.positions.weight", None)
     return states[0].keys() == states[1].keys() and all(
         _same(tensor, states[1][name]) for name, tensor in states[0].items()
     )

@@ -356,3 +356,10 @@ def test_a_draft_stops_where_its_head_is_unsure() -> None:
     assert kinds == {(True, True), (True, False), (False, True)}
     with pytest.raises(UserError, match="confidence applies to a drafter with a sequential head"):
         drafter_of(block_drafter(), ROWS, confidence=0.2)
+
+
+@pytest.mark.parametrize(("apart", "same"), [(3e-4, True), (0.01, False)])
+def test_stored_sinusoids_are_those_of_another_processor(apart: float, same: bool) -> None:
+    other = _changed(positions="learned", max_positions=20).encoder
+    other.embedding.positions.weight.data[-1] += apart
+    assert same_encoder(VERIFIER.encoder, other) == same
