@@ -130,12 +130,10 @@ def same_encoder(first: Encoder, second: Encoder) -> bool:
         return False
     if positions[0] is not None and positions[1] is not None:
         # A learned table may hold another's sinusoids.
-        tables = [table.weight[table.offset :] for table in positions if table is not None]
+        tables = [t.weight[t.offset :].float().cpu() for t in positions if t is not None]
         shared = min(map(len, tables))
         # Sinusoids are not the same on all processors: up to 3e-4 apart at the last positions.
-        if not torch.allclose(
-            *(table[:shared].float().cpu() for table in tables), rtol=0, atol=1e-3
-        ):
+        if not torch.allclose(tables[0][:shared], tables[1][:shared], rtol=0, atol=1e-3):
             return False
         for state in states:
             state.pop("embedding.positions.weight", None)
