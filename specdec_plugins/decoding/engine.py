@@ -124,6 +124,7 @@ class Session:
         assert not self._closed, "step after close"
         self._refill(self._config.clock())
         running = [lane for lane in self._lanes if lane.rows]
+        most = most if len(running) == 1 else 1
         events = [event for lane in running for event in self._round(lane, most)]
         now = self._config.clock() if running else 0.0
         for event in events:
@@ -157,7 +158,7 @@ class Session:
 
     def _round(self, lane: Lane, most: int) -> list[RowEvent]:
         events = []
-        reports = lane.run(most if len(self._lanes) == 1 else 1)
+        reports = lane.run(most)
         with self._timer.part("rest"):
             for report in reports:
                 events.append(self._observe(lane.rows[report.row], report))
