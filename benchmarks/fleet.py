@@ -29,7 +29,7 @@ from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import scoring
 from specdec_plugins.corpus.cli import CommandLine, option
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.types import Request
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.output import check_output
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.contract import Draft, DraftRequest
 from specdec_plugins.decoding.drafters.base import (
     DRAFTERS,
     ContextDrafter,
@@ -21,7 +22,6 @@ from specdec_plugins.decoding.networks.trained import (
     TrainedNetwork,
     TrainingSettings,
 )
-from specdec_plugins.decoding.types import Draft, DraftRequest
 from specdec_plugins.errors import require
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.decoding import types
+from specdec_plugins.decoding import contract
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
@@ -212,9 +212,9 @@ def members(protocol: Any) -> set[str]:
 
 
 REGISTERED = [
-    *((types.Drafter, DRAFTERS.get(name)) for name in DRAFTERS.names()),
-    *((types.AcceptanceRule, RULES.get(name)) for name in RULES.names()),
-    *((types.DraftSchedule, SCHEDULES.get(name)) for name in SCHEDULES.names()),
+    *((contract.Drafter, DRAFTERS.get(name)) for name in DRAFTERS.names()),
+    *((contract.AcceptanceRule, RULES.get(name)) for name in RULES.names()),
+    *((contract.DraftSchedule, SCHEDULES.get(name)) for name in SCHEDULES.names()),
 ]
 
 
@@ -226,7 +226,7 @@ def test_registered_classes_satisfy_their_protocol(protocol: Any, cls: Any) -> N
         wanted, got = getattr(protocol, name, None), getattr(cls, name, None)
         if callable(wanted):
             assert parameters(got) == parameters(wanted), name
-    if protocol is types.AcceptanceRule:
+    if protocol is contract.AcceptanceRule:
         assert is_dataclass(cls)
     else:
         cls.Config()  # every option has a default

@@ -20,7 +20,7 @@ from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.decoding.types import Draft, Prefix, Scores
+from specdec_plugins.decoding.contract import Draft, Prefix, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import BROKEN_PIPE, INTERRUPTED, UnreadableError
 from specdec_plugins.formats.dictionaries import Dictionary

@@ -18,8 +18,8 @@ from benchmarks.engines import Engine, Workload
 from benchmarks.pair import Sentence
 from benchmarks.systems import BEAM, System
 from specdec_plugins.app.settings import DTYPES, Settings, choose_device
+from specdec_plugins.decoding.requests import FinishReason, Request, RowResult
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import FinishReason, Request, RowResult
 from specdec_plugins.errors import imported
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_bundle, read_weights
 from specdec_plugins.formats.checkpoints import allow_fairseq_checkpoints

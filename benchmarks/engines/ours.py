@@ -14,8 +14,8 @@ from benchmarks.systems import BEAM, GREEDY, System
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.decoding.engine import SpeculativeDecoder
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import require
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import pad as pad_axes
 
 from benchmarks.engines import Workload, ours
 from benchmarks.systems import System
-from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores
+from specdec_plugins.decoding.contract import Draft, Prefix, Round, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.drafters.base import until_end
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.contract import (
     Draft,
     Drafter,
     DraftRequest,
@@ -22,6 +21,7 @@ from specdec_plugins.decoding.types import (
     Stream,
     Target,
 )
+from specdec_plugins.decoding.drafters.base import until_end
 
 Script = Mapping[tuple[int, ...], Sequence[int]]
 

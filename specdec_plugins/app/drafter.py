@@ -41,7 +41,7 @@ from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import read_json
 from specdec_plugins.corpus.teacher import DataBin, Teacher
 from specdec_plugins.decoding.networks import best_set
-from specdec_plugins.decoding.types import Request
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.errors import Stopped, UserError, require
 from specdec_plugins.formats.bundle import is_bundle, read_bundle
 from specdec_plugins.formats.dictionaries import Dictionary

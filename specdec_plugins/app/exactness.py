@@ -21,10 +21,11 @@ from specdec_plugins.app.settings import DTYPES, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.batch import collate, open_prefix
+from specdec_plugins.decoding.contract import Draft, Guarantee, Verifier
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
 from specdec_plugins.errors import UserError, run_command
 
 NEAR_TIE = 1e-4  # nats, between logits of usual sizes in float32

@@ -32,14 +32,15 @@ from specdec_plugins.corpus.resume import content_hash
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.beam import BeamDecoder, Branching
 from specdec_plugins.decoding.constraints import FREE, Constraints
+from specdec_plugins.decoding.contract import Drafter, Verifier
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.reading import Weights
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
+from specdec_plugins.decoding.requests import BeamParams, DecodeParams
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import BeamParams, DecodeParams, Drafter, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bigrams import read_bigrams

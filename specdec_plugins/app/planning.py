@@ -19,7 +19,7 @@ from specdec_plugins.app.codec import Codec, composed
 from specdec_plugins.app.glossary import Glossary
 from specdec_plugins.app.types import Score
 from specdec_plugins.decoding.extend import loop_end
-from specdec_plugins.decoding.types import SEEDS, DecodeParams, FinishReason, Request
+from specdec_plugins.decoding.requests import SEEDS, DecodeParams, FinishReason, Request
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.text import PROTECTED, fault_of
 from specdec_plugins.text.sentences import Split, segment

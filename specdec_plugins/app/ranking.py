@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.planning import Part, Result, Text
 from specdec_plugins.app.types import RankedText
-from specdec_plugins.decoding.types import FinishReason, Hypothesis
+from specdec_plugins.decoding.requests import FinishReason, Hypothesis
 
 
 class Searched(Result, Protocol):

@@ -19,13 +19,14 @@ from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import EMPTY, UNREADABLE, Limits, Sentence, Translation
 from specdec_plugins.decoding.alone import DrafterDecoder
 from specdec_plugins.decoding.batch import collate, open_prefix
+from specdec_plugins.decoding.contract import Draft, Guarantee, Verifier
 from specdec_plugins.decoding.drafters import BlockNatDrafter
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import best_set
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import Draft, Guarantee, Request, Verifier
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import PRETRAINED
 

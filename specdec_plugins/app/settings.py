@@ -15,18 +15,13 @@ from typing import Any, ClassVar
 import torch
 
 from specdec_plugins.corpus.cli import check, option, or_none
+from specdec_plugins.decoding.contract import AcceptanceRule, Guarantee
 from specdec_plugins.decoding.drafters import DRAFTERS, Needs, needs_of
 from specdec_plugins.decoding.networks import KERNELS, best_set
 from specdec_plugins.decoding.registry import Registry
+from specdec_plugins.decoding.requests import LEAST, BeamParams, DecodeParams
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import (
-    LEAST,
-    AcceptanceRule,
-    BeamParams,
-    DecodeParams,
-    Guarantee,
-)
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import CODES, PRETRAINED
 from specdec_plugins.formats.bundle import SETTINGS as BUNDLE_SETTINGS

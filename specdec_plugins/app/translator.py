@@ -32,8 +32,7 @@ from specdec_plugins.app.types import (
 from specdec_plugins.corpus.cli import arguments, parameters
 from specdec_plugins.decoding.beam import BeamDecoder, Branching
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.requests import (
     BeamParams,
     DecodeParams,
     FinishReason,
@@ -41,6 +40,7 @@ from specdec_plugins.decoding.types import (
     RowEvent,
     RowResult,
 )
+from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.errors import UserError, located, renaming, require
 
 Terms = Mapping[str, str] | str | os.PathLike[str]  # of a glossary, or the name of its file

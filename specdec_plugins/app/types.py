@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Protocol
 
+from specdec_plugins.decoding.requests import FinishReason, Request, RowResult
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import FinishReason, Request, RowResult
 
 Clock = Callable[[], float]  # seconds
 

@@ -24,7 +24,7 @@ from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.networks import Transformer, with_fast_products
-from specdec_plugins.decoding.types import BeamParams, DecodeParams, Request
+from specdec_plugins.decoding.requests import BeamParams, DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, load_dictionaries

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.extend import Extension
-from specdec_plugins.decoding.lane import Lane, TorchLane
-from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.contract import (
     Case,
     Draft,
     Drafter,
     Guarantee,
     Prefix,
-    RowResult,
     Scores,
     SpecialTokens,
     Stateful,
     Verdict,
 )
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
+from specdec_plugins.decoding.extend import Extension
+from specdec_plugins.decoding.lane import Lane, TorchLane
+from specdec_plugins.decoding.requests import RowResult
+from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import UserError
 
 

@@ -10,23 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.networks.cache import join_rows
-from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import (
-    DecodeParams,
+from specdec_plugins.decoding.contract import (
     Draft,
     Drafter,
     DraftRequest,
     Prefix,
-    Request,
     Round,
-    RowParams,
-    RowResult,
     Scores,
     SourceBatch,
     SpecialTokens,
     Verdict,
 )
+from specdec_plugins.decoding.networks.cache import join_rows
+from specdec_plugins.decoding.requests import DecodeParams, Request, RowParams, RowResult
+from specdec_plugins.decoding.sampling import HashRandom
 
 
 @dataclass

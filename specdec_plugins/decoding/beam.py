@@ -19,22 +19,20 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import to_host
 from specdec_plugins.decoding.constraints import FREE, constrain, has_own
+from specdec_plugins.decoding.contract import Draft, Prefix, Verifier
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.hypotheses import Candidate, KernelSearch, Open, Search, reason_of
 from specdec_plugins.decoding.lane import Lane, TorchLane
 from specdec_plugins.decoding.networks.cpu.ops import largest, log_total
-from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.requests import (
     DecodeParams,
-    Draft,
     FinishReason,
-    Prefix,
     Request,
     RowEvent,
     RowResult,
-    Verifier,
 )
+from specdec_plugins.decoding.rules.exact import Exact
+from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import require
 
 _BITS = 64  # places of a number of `Branching.score_at`

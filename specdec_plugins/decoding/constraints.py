@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, RowParams
+from specdec_plugins.decoding.contract import Draft, Prefix
+from specdec_plugins.decoding.requests import DecodeParams, RowParams
 
 TokenIds = tuple[int, ...]
 

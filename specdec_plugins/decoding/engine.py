@@ -10,19 +10,19 @@ from typing import ClassVar
 
 import torch
 
+from specdec_plugins.decoding.contract import Verifier
 from specdec_plugins.decoding.lane import Ending, Lane, RowReport, TorchLane
 from specdec_plugins.decoding.lane import EngineConfig as EngineConfig
 from specdec_plugins.decoding.lane import Method as Method
 from specdec_plugins.decoding.native import native_lane
-from specdec_plugins.decoding.stats import DecodeStats, PartTimer
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.requests import (
     DecodeParams,
     FinishReason,
     Request,
     RowEvent,
     RowResult,
-    Verifier,
 )
+from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.errors import require
 
 _MANY = 2**30  # rounds: until a row ends

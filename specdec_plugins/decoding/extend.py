@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specdec_plugins.decoding.contract import Draft, Prefix, Verdict
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.types import Draft, Prefix, RowParams, Verdict
+from specdec_plugins.decoding.requests import RowParams
 
 _LONGEST_PERIOD, _MOST_TIMES = 8, 5  # of tokens that repeat; once more is a loop
 

@@ -6,8 +6,9 @@ import torch
 
 from specdec_plugins.decoding.batch import open_prefix
 from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
+from specdec_plugins.decoding.contract import Draft, Round, SourceBatch, Verdict, Verifier
 from specdec_plugins.decoding.extend import append
-from specdec_plugins.decoding.types import Draft, Round, RowParams, SourceBatch, Verdict, Verifier
+from specdec_plugins.decoding.requests import RowParams
 
 
 @torch.inference_mode()

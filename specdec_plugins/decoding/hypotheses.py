@@ -12,8 +12,14 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.requests import (
+    FINISHING,
+    BeamParams,
+    FinishReason,
+    Hypothesis,
+    Request,
+)
 from specdec_plugins.decoding.required import Phrases, Progress, allotted
-from specdec_plugins.decoding.types import FINISHING, BeamParams, FinishReason, Hypothesis, Request
 
 # A hypothesis, by its number, and a token that may follow it: the log-probability of all tokens,
 # the number, and the token. A tuple, as there are dozens in every step.

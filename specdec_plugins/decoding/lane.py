@@ -13,23 +13,22 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, LateDrafter, collate, to_host
 from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
-from specdec_plugins.decoding.extend import Extension, extend, fitting, loop_end
-from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_probs
-from specdec_plugins.decoding.stats import PartTimer
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.contract import (
     AcceptanceRule,
     Case,
     Draft,
     Drafter,
     DraftSchedule,
-    Request,
     Round,
-    RowResult,
     Scores,
     Stateful,
     Verdict,
     Verifier,
 )
+from specdec_plugins.decoding.extend import Extension, extend, fitting, loop_end
+from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_probs
+from specdec_plugins.decoding.requests import Request, RowResult
+from specdec_plugins.decoding.stats import PartTimer
 from specdec_plugins.errors import require
 
 

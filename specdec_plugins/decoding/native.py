@@ -10,16 +10,17 @@ from typing import Any
 import torch
 
 from specdec_plugins.decoding.constraints import FREE, Constraints
+from specdec_plugins.decoding.contract import SpecialTokens, Verifier
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.lane import EngineConfig, Method, RowReport
 from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.requests import Request, RowResult
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K, MixedRule
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.schedules.few_rows import FewRows
 from specdec_plugins.decoding.stats import PartTimer
-from specdec_plugins.decoding.types import Request, RowResult, SpecialTokens, Verifier
 from specdec_plugins.decoding.verifier import TransformerVerifier
 
 _PARTS = ("encode", "draft", "verify", "rest")

@@ -7,8 +7,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import RowRandom, Stream
 from specdec_plugins.decoding.networks.cpu.ops import best, log_total
-from specdec_plugins.decoding.types import RowParams, RowRandom, Stream
+from specdec_plugins.decoding.requests import RowParams
 
 # Finaliser of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
 # generators", figure 17), in two's complement because torch's integers are signed.

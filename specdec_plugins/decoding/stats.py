@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 import torch
 
-from specdec_plugins.decoding.types import FinishReason, RowEvent
+from specdec_plugins.decoding.requests import FinishReason, RowEvent
 
 
 @dataclass

@@ -8,10 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import (
+    Draft,
+    Prefix,
+    Round,
+    Scores,
+    SourceBatch,
+    SpecialTokens,
+)
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
-from specdec_plugins.decoding.types import Draft, Prefix, Round, Scores, SourceBatch, SpecialTokens
 
 
 class TransformerVerifier:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec_plugins.decoding.types import SpecialTokens
+from specdec_plugins.decoding.contract import SpecialTokens
 from specdec_plugins.errors import UserError, read_text, require
 
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 of every dictionary; not in the file

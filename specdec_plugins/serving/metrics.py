@@ -11,7 +11,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from specdec_plugins.decoding.types import RowEvent
+from specdec_plugins.decoding.requests import RowEvent
 
 # If this names a folder, prometheus-client keeps all values in files there, and the processes that
 # share it count as one server.

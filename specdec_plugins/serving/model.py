@@ -19,8 +19,8 @@ from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.beam import BeamDecoder, Branching, Lanes
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.requests import BeamParams
 from specdec_plugins.decoding.rules.mixed import MixedRule
-from specdec_plugins.decoding.types import BeamParams
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
 from specdec_plugins.formats.hub import local_model

@@ -12,8 +12,8 @@ from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
 from specdec_plugins.app.planning import How, Part, Plan, Result, Text
 from specdec_plugins.decoding.engine import check_request
+from specdec_plugins.decoding.requests import SEEDS, DecodeParams
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
-from specdec_plugins.decoding.types import SEEDS, DecodeParams
 from specdec_plugins.errors import require
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from specdec_plugins.app import types
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.cli import declared
-from specdec_plugins.decoding.types import SEEDS, BeamParams
+from specdec_plugins.decoding.requests import SEEDS, BeamParams
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.settings import ServerSettings
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.ranking import ranked
-from specdec_plugins.decoding.types import Request
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics

@@ -17,7 +17,7 @@ from specdec_plugins.app.codec import RunningText
 from specdec_plugins.app.planning import Part, Text, Translated
 from specdec_plugins.app.ranking import ranked
 from specdec_plugins.app.types import Score
-from specdec_plugins.decoding.types import RowEvent
+from specdec_plugins.decoding.requests import RowEvent
 from specdec_plugins.serving import schemas
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel

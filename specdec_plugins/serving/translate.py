@@ -35,8 +35,8 @@ from specdec_plugins.app.settings import BY_SENTENCE, EXACT, REPEATS, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.app.types import UNREADABLE, Limits, RankedText, Sentence, Translation
 from specdec_plugins.corpus.cli import build, check, flag_of, flags_of, option
+from specdec_plugins.decoding.requests import FinishReason
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import FinishReason
 from specdec_plugins.errors import UserError, handling, imported, require
 from specdec_plugins.serving.client import KEY_VARIABLE, Client
 

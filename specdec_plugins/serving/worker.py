@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from specdec_plugins.decoding.beam import Lanes
 from specdec_plugins.decoding.engine import Session
-from specdec_plugins.decoding.types import FinishReason, Hypothesis, Request, RowEvent
+from specdec_plugins.decoding.requests import FinishReason, Hypothesis, Request, RowEvent
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import STOPPED, ServiceError
 from specdec_plugins.serving.metrics import Metrics

@@ -17,10 +17,10 @@ from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter as BlockNetwork
 from specdec_plugins.decoding.networks import Transformer
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import DecodeParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary as PlainDictionary
 from specdec_plugins.formats.models import TrainingRecord, load_network, upgrade

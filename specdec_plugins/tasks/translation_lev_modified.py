@@ -17,7 +17,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor
 
-from specdec_plugins.decoding.types import DecodeParams
+from specdec_plugins.decoding.requests import DecodeParams
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.models.glancing import Glance, context_share
 from specdec_plugins.tasks.block_evaluation import BlockEvaluation, log_figures

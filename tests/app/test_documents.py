@@ -13,7 +13,7 @@ from specdec_plugins.app.files import FileOptions, Sentences
 from specdec_plugins.app.report import Tally
 from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.corpus.cli import build
-from specdec_plugins.decoding.types import FinishReason
+from specdec_plugins.decoding.requests import FinishReason
 from specdec_plugins.errors import Stopped
 from specdec_plugins.serving import translate as command
 

@@ -11,11 +11,11 @@ from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.app.types import Limits
+from specdec_plugins.decoding.contract import AcceptanceRule, Case, Scores, Verdict
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import AcceptanceRule, Case, Scores, Verdict
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.decoding.toys import SCRIPTS, ScriptedDrafter, TableVerifier, random_table

@@ -13,7 +13,7 @@ from specdec_plugins.app.report import Flaws
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.types import DecodeParams, FinishReason, RowResult
+from specdec_plugins.decoding.requests import DecodeParams, FinishReason, RowResult
 from specdec_plugins.errors import UnreadableError
 from tests.app.toys import DICTIONARY, ScriptedVerifier, codec, translated, translator
 from tests.refusals import refused

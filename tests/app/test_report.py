@@ -21,8 +21,8 @@ from specdec_plugins.app.report import (
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.decoding.networks import best_set
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.decoding.types import Request
 from specdec_plugins.errors import UserError
 from tests.app.toys import EOS, ScriptedVerifier, translator
 

@@ -13,10 +13,11 @@ import torch
 from specdec_plugins.app.main import Prompt
 from specdec_plugins.app.types import BlockTranslation, Span
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
+from specdec_plugins.decoding.contract import Draft, DraftRequest
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.requests import DecodeParams, FinishReason, Request
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import DecodeParams, Draft, DraftRequest, FinishReason, Request
 from specdec_plugins.errors import UserError
 from tests.app.toys import (
     DICTIONARY,

@@ -14,10 +14,7 @@ from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
-from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.rules.top_beta import TopBeta
-from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.contract import (
     Draft,
     DraftRequest,
     Prefix,
@@ -26,6 +23,9 @@ from specdec_plugins.decoding.types import (
     SourceBatch,
     SpecialTokens,
 )
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.rules.top_beta import TopBeta
+from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.formats.dictionaries import Dictionary
 
 WORDS = [chr(ord("a") + i) for i in range(20)]

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from benchmarks.engines.scripted import ScriptedDrafter
 from specdec_plugins.decoding.batch import collate, open_prefix
+from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import DecodeParams, Draft, DraftRequest, Prefix, Request
 
 EOS = 2
 CPU = torch.device("cpu")

@@ -9,16 +9,10 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, collate, to_host
+from specdec_plugins.decoding.contract import Stream, Verdict
 from specdec_plugins.decoding.extend import append, extend
+from specdec_plugins.decoding.requests import FinishReason, Request, RowEvent, RowResult
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
-from specdec_plugins.decoding.types import (
-    FinishReason,
-    Request,
-    RowEvent,
-    RowResult,
-    Stream,
-    Verdict,
-)
 from tests.decoding.toys import CPU, NO_TOKEN, SPECIAL, draft_of, prefix_of, requests, row_params
 
 JOBS = requests(5, lambda i: i % 3, max_len=lambda i: 6 + i, seed=lambda i: i)

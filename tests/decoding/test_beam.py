@@ -15,7 +15,7 @@ from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer, with_fast_products
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.requests import (
     FINISHING,
     BeamParams,
     DecodeParams,

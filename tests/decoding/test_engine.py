@@ -8,6 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import (
+    Case,
+    Draft,
+    Drafter,
+    DraftRequest,
+    Prefix,
+    Scores,
+    Verdict,
+)
 from specdec_plugins.decoding.drafters import base
 from specdec_plugins.decoding.engine import (
     EngineConfig,
@@ -16,22 +25,10 @@ from specdec_plugins.decoding.engine import (
     SpeculativeDecoder,
     check_request,
 )
+from specdec_plugins.decoding.requests import DecodeParams, FinishReason, Request, RowEvent
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import (
-    Case,
-    DecodeParams,
-    Draft,
-    Drafter,
-    DraftRequest,
-    FinishReason,
-    Prefix,
-    Request,
-    RowEvent,
-    Scores,
-    Verdict,
-)
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.toys import (

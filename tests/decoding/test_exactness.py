@@ -9,12 +9,13 @@ import pytest
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
+from specdec_plugins.decoding.contract import Guarantee
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.greedy import greedy
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import DecodeParams, Guarantee, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
 from tests.decoding.toys import (
     CPU,

@@ -12,23 +12,22 @@ import pytest
 import torch
 
 from specdec_plugins.decoding.constraints import Constraints, constrain
-from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
-from specdec_plugins.decoding.extend import extend
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import (
-    COLUMNS,
+from specdec_plugins.decoding.contract import (
     Case,
     Draft,
     DraftRequest,
     Prefix,
     Round,
-    RowParams,
     Scores,
     SourceBatch,
     Verdict,
 )
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
+from specdec_plugins.decoding.extend import extend
+from specdec_plugins.decoding.requests import COLUMNS, RowParams
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.sampling import HashRandom
+from specdec_plugins.decoding.schedules import SCHEDULES
 from tests.decoding.toys import SPECIAL, TableVerifier, random_table, row_params
 
 META = torch.device("meta")

@@ -12,16 +12,10 @@ from torch import Tensor
 
 from specdec_plugins.decoding import lane
 from specdec_plugins.decoding.batch import Batch, LateDrafter
+from specdec_plugins.decoding.contract import DraftSchedule, Prefix, Round, SourceBatch
 from specdec_plugins.decoding.engine import Method
+from specdec_plugins.decoding.requests import Request, RowParams
 from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.types import (
-    DraftSchedule,
-    Prefix,
-    Request,
-    Round,
-    RowParams,
-    SourceBatch,
-)
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
 from tests.decoding.networks.toys import fast_pair, sentences
 from tests.decoding.toys import (

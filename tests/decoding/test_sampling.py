@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from specdec_plugins.decoding.contract import Stream
 from specdec_plugins.decoding.sampling import HashRandom, sample, warp
-from specdec_plugins.decoding.types import Stream
 from tests.decoding.toys import row_params
 
 

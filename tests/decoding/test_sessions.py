@@ -13,7 +13,7 @@ import pytest
 
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
-from specdec_plugins.decoding.types import Request, RowEvent
+from specdec_plugins.decoding.requests import Request, RowEvent
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.networks.toys import fast_pair, sentences
 from tests.decoding.toys import (

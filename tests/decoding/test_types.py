@@ -10,7 +10,7 @@ import torch
 
 from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.decoding.types import DecodeParams, Request
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.errors import UserError
 from tests.decoding.toys import CPU
 

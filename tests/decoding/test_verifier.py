@@ -10,17 +10,10 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
+from specdec_plugins.decoding.contract import Draft, Prefix, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.cpu.products import with_fast_products
-from specdec_plugins.decoding.types import (
-    Draft,
-    Prefix,
-    Request,
-    Round,
-    Scores,
-    SourceBatch,
-    Verdict,
-)
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding import toys
 from tests.decoding.networks.toys import EOS, PAD, full_logits, random_ids, transformer

@@ -16,27 +16,23 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.constraints import FREE, Constraints
-from specdec_plugins.decoding.engine import EngineConfig, Method, Session
-from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.sampling import draft_token
-from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import (
-    DecodeParams,
+from specdec_plugins.decoding.contract import (
     Draft,
     Drafter,
     DraftRequest,
     Prefix,
-    Request,
     Round,
-    RowEvent,
-    RowParams,
-    RowResult,
     Scores,
     SourceBatch,
     SpecialTokens,
     Verifier,
 )
+from specdec_plugins.decoding.engine import EngineConfig, Method, Session
+from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.requests import DecodeParams, Request, RowEvent, RowParams, RowResult
+from specdec_plugins.decoding.rules import RULES
+from specdec_plugins.decoding.sampling import draft_token
+from specdec_plugins.decoding.schedules import SCHEDULES
 
 T = TypeVar("T")
 SPECIAL = SpecialTokens(start=2, pad=1, eos=2, unk=3)

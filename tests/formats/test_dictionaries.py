@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_plugins.decoding.bigrams import Bigrams
-from specdec_plugins.decoding.types import SpecialTokens
+from specdec_plugins.decoding.contract import SpecialTokens
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary, dictionary_of, order_of, ours, start_of

@@ -19,9 +19,9 @@ from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import load_translator, number_sentences
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.engine import SpeculativeDecoder
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import Request
 from tests.bundles import CAPTIONS, ROOT
 from tests.gpu.conftest import DTYPES, SIMULATED, Device
 

@@ -9,7 +9,7 @@ import torch
 
 from specdec_plugins.app.translator import load_translator, number_sentences
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.types import Request
+from specdec_plugins.decoding.requests import Request
 from tests.gpu.conftest import SIMULATED, Device
 from tests.gpu.test_decoding import CONSTRAINTS, settings_of
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from specdec_plugins.decoding.beam import BeamDecoder
-from specdec_plugins.decoding.types import BeamParams, DecodeParams, Request
+from specdec_plugins.decoding.requests import BeamParams, DecodeParams, Request
 from specdec_plugins.errors import UnreadableError
 from specdec_plugins.serving.errors import KINDS
 from tests.decoding.toys import TableVerifier

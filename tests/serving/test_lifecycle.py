@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specdec_plugins.decoding.types import Draft, Prefix, Scores
+from specdec_plugins.decoding.contract import Draft, Prefix, Scores
 from specdec_plugins.serving import routes, service
 from specdec_plugins.serving.cli import serve
 from specdec_plugins.serving.metrics import Metrics

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_plugins.decoding.types import RowEvent
+from specdec_plugins.decoding.requests import RowEvent
 from specdec_plugins.serving.metrics import SHARED_FOLDER, Metrics
 
 

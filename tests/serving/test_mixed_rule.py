@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specdec_plugins.decoding.contract import Case, Scores, Verdict
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.requests import DecodeParams, Request, RowResult
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K, MixedRule
 from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import Case, DecodeParams, Request, RowResult, Scores, Verdict
 from specdec_plugins.serving.planning import row_params as row_params_of
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings

@@ -19,7 +19,7 @@ import pytest
 
 from specdec_plugins.app import main as app
 from specdec_plugins.app.planning import Translated
-from specdec_plugins.decoding.types import RowResult
+from specdec_plugins.decoding.requests import RowResult
 from specdec_plugins.errors import INTERRUPTED, TERMINATED, UserError
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.cli import main, read_key

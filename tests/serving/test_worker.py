@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from specdec_plugins.decoding.types import DecodeParams, Request
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ServerSettings

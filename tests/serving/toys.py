@@ -25,11 +25,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.beam import BeamDecoder
+from specdec_plugins.decoding.contract import Draft, Prefix, Scores
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import DecodeParams, Draft, Prefix, Request, Scores
 from specdec_plugins.formats.pretrained.tokenizer import Languages
 from specdec_plugins.serving.app import Server, create_app
 from specdec_plugins.serving.model import ServedModel

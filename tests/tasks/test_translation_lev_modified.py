@@ -17,7 +17,7 @@ from fairseq.tasks.translation import TranslationTask
 from sacrebleu import corpus_bleu
 
 from specdec_plugins.decoding.networks.cache import SourceMemory
-from specdec_plugins.decoding.types import DecodeParams
+from specdec_plugins.decoding.requests import DecodeParams
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.models.block_decoder import Layout
 from specdec_plugins.tasks.block_evaluation import BlockEvaluation, inference_twin, log_figures

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specdec_plugins.app.planning import Part, Text
-from specdec_plugins.decoding.types import RowResult
+from specdec_plugins.decoding.requests import RowResult
 from specdec_plugins.text.sentences import Split, segment, sentence_splitter
 
 ENGLISH = sentence_splitter("en")

@@ -8,6 +8,16 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import (
+    Draft,
+    DraftRequest,
+    Prefix,
+    Round,
+    SourceBatch,
+    Target,
+    Verdict,
+    Verifier,
+)
 from specdec_plugins.decoding.drafters.base import (
     DRAFTERS,
     ContextDrafter,
@@ -19,16 +29,6 @@ from specdec_plugins.decoding.drafters.base import (
 from specdec_plugins.decoding.extend import append
 from specdec_plugins.decoding.networks.cpu.ops import at
 from specdec_plugins.decoding.networks.transformer import Transformer
-from specdec_plugins.decoding.types import (
-    Draft,
-    DraftRequest,
-    Prefix,
-    Round,
-    SourceBatch,
-    Target,
-    Verdict,
-    Verifier,
-)
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError, require
 

@@ -9,12 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.decoding.contract import (
+    Draft,
+    Drafter,
+    DraftRequest,
+    Stateful,
+    Target,
+    Verifier,
+)
 from specdec_plugins.decoding.extend import narrowed, until_eos
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.sampling import best_probability, draft_token
-from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, Stateful, Target, Verifier
 
 DRAFTERS: Registry[Drafter] = Registry(
     "drafter", {"hint": "nothing drafts from hints any more; choose block"}

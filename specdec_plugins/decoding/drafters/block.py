@@ -10,6 +10,14 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.bigrams import Bigrams
+from specdec_plugins.decoding.contract import (
+    Draft,
+    DraftRequest,
+    Prefix,
+    Round,
+    SourceBatch,
+    Stream,
+)
 from specdec_plugins.decoding.drafters.base import (
     DRAFTERS,
     ContextDrafter,
@@ -24,7 +32,6 @@ from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import NativeHead
 from specdec_plugins.decoding.networks.heads import Listed, only
 from specdec_plugins.decoding.sampling import sample, warp
-from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Round, SourceBatch, Stream
 from specdec_plugins.errors import require
 
 

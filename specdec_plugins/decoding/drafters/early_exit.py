@@ -7,13 +7,13 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix
 from specdec_plugins.decoding.drafters.base import (
     DRAFTERS,
     ContextDrafter,
     DraftContext,
     TokenByToken,
 )
-from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix
 from specdec_plugins.errors import UserError, require
 
 

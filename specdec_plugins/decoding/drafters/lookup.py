@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix, SourceBatch
 from specdec_plugins.decoding.drafters.base import DRAFTERS, ContextDrafter, DraftContext
 from specdec_plugins.decoding.networks.cache import join_rows
 from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
-from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, SourceBatch
 from specdec_plugins.errors import require
 
 NOTHING = -1  # equals no token: padding, symbols unknown to the target, the gap between texts

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix, Round, SourceBatch
 from specdec_plugins.decoding.drafters.base import (
     DRAFTERS,
     ContextDrafter,
@@ -18,7 +19,6 @@ from specdec_plugins.decoding.drafters.base import (
 )
 from specdec_plugins.decoding.networks.cpu.ops import at, best
 from specdec_plugins.decoding.networks.heads import MedusaHeads
-from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Round, SourceBatch
 from specdec_plugins.errors import UserError, require
 
 

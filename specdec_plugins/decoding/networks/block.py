@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix
 from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.cpu import ops
@@ -36,7 +37,6 @@ from specdec_plugins.decoding.networks.transformer import (
     same_encoder,
     token_tables,
 )
-from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix
 from specdec_plugins.errors import UserError
 
 

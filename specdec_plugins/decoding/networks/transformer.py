@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.contract import Draft, Prefix, SpecialTokens
 from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.cpu import ops
@@ -27,7 +28,6 @@ from specdec_plugins.decoding.networks.cpu.products import (
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, new_norm
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, State, TrainingSettings
-from specdec_plugins.decoding.types import Draft, Prefix, SpecialTokens
 
 
 class Embedding(nn.Module):

@@ -3,7 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from specdec_plugins.decoding.types import RULES as RULES
+from specdec_plugins.decoding.contract import RULES as RULES
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

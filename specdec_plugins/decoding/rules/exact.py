@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specdec_plugins.decoding.contract import RULES, Case, Guarantee, Verdict
 from specdec_plugins.decoding.networks.cpu.ops import leading_best
-from specdec_plugins.decoding.types import RULES, Case, Guarantee, Verdict
 
 
 @RULES.register("exact")

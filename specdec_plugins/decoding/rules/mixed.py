@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from specdec_plugins.decoding.contract import Case, Guarantee, Verdict
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
-from specdec_plugins.decoding.types import Case, Guarantee, Verdict
 
 GREEDY_TOP_K = 1  # with only the best token left, a row is greedy
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from specdec_plugins.decoding.contract import RULES, Case, Draft, Guarantee, Stream, Verdict
 from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
 from specdec_plugins.decoding.sampling import sample, warp
-from specdec_plugins.decoding.types import RULES, Case, Draft, Guarantee, Stream, Verdict
 
 
 @RULES.register("speculative_sampling")

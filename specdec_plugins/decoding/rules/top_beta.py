@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad as pad_axes
 
+from specdec_plugins.decoding.contract import RULES, Case, Guarantee, Verdict
 from specdec_plugins.decoding.networks.cpu.ops import at, best, leading_true, rank
-from specdec_plugins.decoding.types import RULES, Case, Guarantee, Verdict
 
 
 @RULES.register("top_beta")

@@ -3,7 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from specdec_plugins.decoding.types import SCHEDULES as SCHEDULES
+from specdec_plugins.decoding.contract import SCHEDULES as SCHEDULES
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

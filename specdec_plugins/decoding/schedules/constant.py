@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdec_plugins.decoding.types import SCHEDULES, DraftSchedule, RowParams
+from specdec_plugins.decoding.contract import SCHEDULES, DraftSchedule
+from specdec_plugins.decoding.requests import RowParams
 
 
 @SCHEDULES.register("constant")

@@ -7,15 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import SCHEDULES, DraftSchedule, Prefix, Round, SourceBatch
 from specdec_plugins.decoding.networks.cpu.ops import at
-from specdec_plugins.decoding.types import (
-    SCHEDULES,
-    DraftSchedule,
-    Prefix,
-    Round,
-    RowParams,
-    SourceBatch,
-)
+from specdec_plugins.decoding.requests import RowParams
 from specdec_plugins.errors import require
 
 

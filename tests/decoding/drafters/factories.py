@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from specdec_plugins.decoding.contract import Drafter
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.networks import (
     BlockConfig,
@@ -17,7 +18,6 @@ from specdec_plugins.decoding.networks import (
     MedusaHeads,
     StackConfig,
 )
-from specdec_plugins.decoding.types import Drafter
 from tests.decoding.networks.toys import randomise
 from tests.decoding.toys import SCRIPTS, SPECIAL, Script, ScriptedDrafter, TableVerifier, perturbed
 

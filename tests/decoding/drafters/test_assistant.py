@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
-from specdec_plugins.decoding.sampling import HashRandom, warp
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.contract import (
     Draft,
     Drafter,
     DraftRequest,
     Prefix,
     Round,
-    RowResult,
     Scores,
     SpecialTokens,
     Verdict,
 )
+from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
+from specdec_plugins.decoding.requests import RowResult
+from specdec_plugins.decoding.sampling import HashRandom, warp
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.cpu.products import NativeHead, with_fast_products
 from specdec_plugins.decoding.networks.transformer import same_encoder
+from specdec_plugins.decoding.requests import Request, RowParams
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import Draft, DraftRequest, Prefix, Request, RowParams
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (

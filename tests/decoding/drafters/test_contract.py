@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
-from specdec_plugins.decoding.drafters import DRAFTERS
-from specdec_plugins.decoding.types import (
+from specdec_plugins.decoding.contract import (
     Draft,
     Drafter,
     DraftRequest,
     Prefix,
-    Request,
     Round,
     SourceBatch,
 )
+from specdec_plugins.decoding.drafters import DRAFTERS
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
 from tests.decoding.toys import (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.types import Request
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from specdec_plugins.decoding.contract import Draft, Drafter, DraftRequest, SourceBatch
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import Draft, Drafter, DraftRequest, SourceBatch
 from tests.decoding.toys import SPECIAL, TableVerifier, prefix_of, random_table, row_params
 
 EOS, PAD, UNK = SPECIAL.eos, SPECIAL.pad, SPECIAL.unk

@@ -12,6 +12,7 @@ import torch
 from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.constraints import FREE
+from specdec_plugins.decoding.contract import Drafter
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Session
 from specdec_plugins.decoding.greedy import greedy
@@ -19,9 +20,9 @@ from specdec_plugins.decoding.native import NativeLane
 from specdec_plugins.decoding.networks import Transformer, TransformerConfig
 from specdec_plugins.decoding.networks.config import StackConfig
 from specdec_plugins.decoding.networks.cpu.products import with_fast_products
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.mixed import MixedRule
-from specdec_plugins.decoding.types import DecodeParams, Drafter, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.networks.toys import VOCAB, block_drafter, randomise, sentences
 from tests.decoding.toys import CPU, SPECIAL, method_of

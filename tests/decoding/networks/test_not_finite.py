@@ -10,7 +10,7 @@ import pytest
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.cpu.products import with_fast_products
-from specdec_plugins.decoding.types import FinishReason, RowResult
+from specdec_plugins.decoding.requests import FinishReason, RowResult
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.networks.toys import randomise, sentences, transformer
 from tests.decoding.toys import SPECIAL, method_of

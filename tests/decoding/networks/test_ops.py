@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import Draft, Prefix, Verdict
 from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cache import KVCache
@@ -23,7 +24,6 @@ from specdec_plugins.decoding.networks.cpu.ops import (
     log_total,
     rank,
 )
-from specdec_plugins.decoding.types import Draft, Prefix, Verdict
 from tests.decoding.networks.toys import transformer
 from tests.decoding.toys import SPECIAL, both, row_params
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.decoding.contract import Drafter
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.networks import (
     BlockConfig,
@@ -19,7 +20,7 @@ from specdec_plugins.decoding.networks import (
     TransformerConfig,
 )
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
-from specdec_plugins.decoding.types import Drafter, Request
+from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import load_network

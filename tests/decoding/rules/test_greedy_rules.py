@@ -9,9 +9,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specdec_plugins.decoding.contract import (
+    AcceptanceRule,
+    Case,
+    Draft,
+    Guarantee,
+    Scores,
+    Verdict,
+)
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import AcceptanceRule, Case, Draft, Guarantee, Scores, Verdict
 from tests.decoding.toys import NO_TOKEN, draft_of, row_params
 
 EXACT: AcceptanceRule = RULES.get("exact")()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from specdec_plugins.decoding.contract import Case, Drafter, Guarantee, Scores
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.sampling import HashRandom
-from specdec_plugins.decoding.types import Case, DecodeParams, Drafter, Guarantee, Request, Scores
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.test_sampling import slow_warp
 from tests.decoding.toys import (

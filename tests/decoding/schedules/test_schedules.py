@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from specdec_plugins.decoding.contract import DraftSchedule, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import DraftSchedule, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.errors import UserError
 from tests.decoding.toys import (
     SCRIPTS,

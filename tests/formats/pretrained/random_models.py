@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specdec_plugins.decoding.contract import SpecialTokens
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.types import DecodeParams, Request, SpecialTokens
+from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.formats.dictionaries import Dictionary, order_of, ours
 from specdec_plugins.formats.marian import import_transformers
 from specdec_plugins.formats.pretrained.config import Generation, PretrainedConfig, read_config

@@ -12,7 +12,7 @@ import pytest
 from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.networks import with_fast_products
-from specdec_plugins.decoding.types import BeamParams, Request
+from specdec_plugins.decoding.requests import BeamParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.formats.pretrained.random_models import CONFIGS, LANGUAGES, Pair, load, save
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from specdec_plugins.decoding.contract import Drafter
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import (
@@ -22,9 +23,9 @@ from specdec_plugins.decoding.networks import (
     Transformer,
     with_fast_products,
 )
+from specdec_plugins.decoding.requests import FinishReason
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.decoding.types import Drafter, FinishReason
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.decoding.networks.toys import full_logits, randomise
