@@ -242,7 +242,7 @@ def test_a_missing_library_is_one_sentence(
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        ([], {}, "give a bundle, a transformers folder .*, or a folder with fairseq's"),
+        ([], {}, "give a bundle, a transformers folder .*, or one with fairseq's"),
         (["dict.en.txt"], {}, "verifier.pt: no such checkpoint"),
         (["verifier.pt"], {}, "bpe.codes: no such file"),
         (["verifier.pt", "bpe.codes"], {"drafter": "block"}, "needs the drafter's checkpoint"),

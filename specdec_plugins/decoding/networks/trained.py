@@ -79,13 +79,17 @@ class TrainedNetwork(nn.Module):
         return state
 
     @classmethod
-    def opened(cls: type[_Network], config: Any, state: Mapping[str, Tensor]) -> _Opened[_Network]:
+    def opened(
+        cls: type[_Network], config: Any, state: Mapping[str, Tensor], **place: Any
+    ) -> _Opened[_Network]:
         """A network, and its weights, which are still to be read.
 
-        Raises UserError where they do not fit.
+        place: its `device` and `dtype`. Raises UserError where they do not fit.
         """
         with uninitialised():
             network = cls(config)
+        if place:  # first, as a move to another kind of device may part tied weights
+            network.to(**place)
         return network, Weights(network, cls.own_state(state))
 
     @classmethod
@@ -154,8 +158,10 @@ class Model:
     def opened(self, dtype: torch.dtype, device: torch.device) -> _Opened[TrainedNetwork]:
         """As `network`, but its weights are still to be read."""
         with located(self.path):
-            network, weights = NETWORKS.get(self.kind).opened(self.config, self.state)
-        return network.to(device=device, dtype=dtype).eval().requires_grad_(False), weights
+            network, weights = NETWORKS.get(self.kind).opened(
+                self.config, self.state, device=device, dtype=dtype
+            )
+        return network.eval().requires_grad_(False), weights
 
     def check_dictionaries(self, source: Symbols, target: Symbols) -> None:
         """Raises UserError where the model was trained with other dictionaries."""
