@@ -108,7 +108,9 @@ class _Document:
         try:
             status = self._translate(texts, lines) if texts else 0
         except KeyboardInterrupt as error:
-            error.args = (f"interrupted; what is translated is in {lines}, and --resume goes on.",)
+            told = f"what is translated is in {lines}, and --resume goes on."
+            is_begun = os.path.exists(lines)
+            error.args = (f"interrupted; {told if is_begun else 'nothing is translated yet.'}",)
             raise
         said = dict(zip(texts, _read(lines) if texts else [], strict=True))
         whole = {text: "".join(said.get(line, line) for line in some)
