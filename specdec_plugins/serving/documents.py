@@ -89,22 +89,24 @@ async def translate_document(
         others.update(zip(part, rest, strict=True))
     language = languages[1] or service.model.target_lang
 
-    def written() -> list[bytes]:
-        """With the best translations; with the second ones, or the last where there are fewer."""
+    def written() -> list[tuple[bytes, list[str]]]:
+        """By rank of translations (the last where there are fewer); each with texts that stay."""
         said = {text: one.text for text, one in done.items() if one.text}
         ranks = (
             {t: [one, *others[t]][: n + 1][-1] for t, one in said.items()} for n in range(num + 1)
         )
-        return [*dict.fromkeys(job.written(rank, language) for rank in ranks)]
+        return [(job.written(rank, language), job.lost) for rank in ranks]
 
-    data, *more = await asyncio.to_thread(written)
+    (data, lost), *more = await asyncio.to_thread(written)
+    # A page whose texts stay is no alternative.
+    pages = dict.fromkeys(page for page, own in more if len(own) <= len(lost) and page != data)
     return Translation(
         data,
         any(one.is_cut for one in done.values()),
         next((one.fault for one in done.values() if one.fault), ""),
         [score for one in done.values() for score in one.scores],
-        job.lost,
-        more,
+        lost,
+        [*pages],
     )
 
 
