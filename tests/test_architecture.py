@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "criterions": set(),
     "formats": {"decoding"},
     "documents": {"formats", "text"},
-    "training": {"corpus", "criterions", "decoding", "formats", "models"},
+    "training": {"corpus", "criterions", "decoding", "formats", "models", "tasks"},
     "tasks": {"decoding", "formats", "models"},
     "text": {"formats"},
     "corpus": {"decoding", "formats", "text"},

@@ -20,7 +20,7 @@ from torch import Tensor
 from specdec_plugins.decoding.requests import DecodeParams
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.models.glancing import Glance, context_share
-from specdec_plugins.tasks.block_evaluation import BlockEvaluation, log_figures
+from specdec_plugins.tasks.evaluation import BlockEvaluation, log_figures
 from specdec_plugins.tasks.block_mask import (
     MaskedBlocks,
     draw_prefix_lengths,

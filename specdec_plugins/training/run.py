@@ -113,6 +113,8 @@ class VerifierOptions(TrainingOptions):
     label_smoothing: float = option(0.1, "share of probability spread over all types", least=0)
     end_lr: float | None = option(None, "learning rate of the last update, which is reached "
         "linearly (default: the rate falls as the inverse square root of the updates)", least=0)
+    best_by: str = option("loss", "criterion of the best checkpoint: the loss, or BLEU of the dev "
+        "set, searched with a beam of 5", choices=("loss", "bleu"))
     lr: float = like(TrainingOptions, "lr", default=7e-4)
     dropout: float = like(TrainingOptions, "dropout", default=0.1)
     warmup: int = like(TrainingOptions, "warmup", default=4000)
@@ -174,6 +176,8 @@ def train_verifier(args: VerifierOptions) -> None:
         "--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", 1,
         *(["--finetune-from-model", start] if start and _is_new(args) else []),
     ]  # fmt: skip
+    if args.best_by == "bleu":
+        flags += ["--eval-bleu", "--eval-bleu-remove-bpe", *_best_by("bleu")]
     _train(args, flags)
 
 
@@ -199,6 +203,10 @@ def _sizes(args: VerifierOptions, side: str) -> list[Any]:
         f"--{side}-layers", getattr(args, f"{side}_layers"), f"--{side}-embed-dim", args.width,
         f"--{side}-ffn-embed-dim", args.ffn, f"--{side}-attention-heads", args.heads,
     ]  # fmt: skip
+
+
+def _best_by(metric: str) -> list[str]:
+    return ["--best-checkpoint-metric", metric, "--maximize-best-checkpoint-metric"]
 
 
 def _positions(args: VerifierOptions) -> list[str]:
@@ -231,7 +239,7 @@ def train_drafter(args: DrafterOptions) -> None:
     if args.best_by == "accepted":
         flags += [
             "--eval-block-decoding", "--verifier-path", args.verifier, "--eval-bleu-remove-bpe",
-            "--best-checkpoint-metric", "accepted", "--maximize-best-checkpoint-metric",
+            *_best_by("accepted"),
         ]  # fmt: skip
     _train(args, flags)
 

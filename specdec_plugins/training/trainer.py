@@ -6,6 +6,8 @@ fairseq's own would lose.
 
 import copy
 import hashlib
+import json
+import logging
 import os
 from collections.abc import Callable
 from itertools import chain
@@ -18,12 +20,17 @@ import torch
 from fairseq import optim, utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.file_io import PathManager
+from fairseq.models.transformer import TransformerModel
+from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer as FairseqTrainer
 from torch import Tensor
 
 from specdec_plugins.corpus.checkpoints import FLOAT32, LAST
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import copy_checkpoint, not_finite, save_checkpoint
+from specdec_plugins.tasks.evaluation import SEARCH, BeamEvaluation, verifier_twin
+
+logger = logging.getLogger(__name__)
 
 
 class Trainer(FairseqTrainer):
@@ -43,6 +50,21 @@ class Trainer(FairseqTrainer):
     def _batches(self, epoch: int) -> Any:
         fresh = {"load_dataset": False, "disable_iterator_cache": True}
         return super().get_train_iterator(epoch, **fresh).frozen_batches
+
+    def begin_valid_epoch(self, epoch: int) -> None:
+        """As fairseq's; a Transformer's --eval-bleu then searches with this project's beam."""
+        super().begin_valid_epoch(epoch)
+        task, model = self.task, self.get_model()
+        if type(task) is not TranslationTask or not task.cfg.eval_bleu:
+            return
+        options = json.loads(task.cfg.eval_bleu_args)
+        if type(model) is TransformerModel and options.keys() <= SEARCH.keys():
+            try:
+                network = verifier_twin(model)
+            except UserError as error:
+                logger.info("--eval-bleu: fairseq searches, since %s", error)
+            else:
+                task.sequence_generator = BeamEvaluation(network, task.tgt_dict, options)
 
     def state_dict(self) -> dict[str, Any]:
         """fairseq's, but with the float32 weights of a model in 16 bits, which training goes by."""

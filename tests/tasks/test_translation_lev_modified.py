@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,13 @@ from specdec_plugins.decoding.networks.cache import SourceMemory
 from specdec_plugins.decoding.requests import DecodeParams
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.models.block_decoder import Layout
-from specdec_plugins.tasks.block_evaluation import BlockEvaluation, inference_twin, log_figures
+from specdec_plugins.tasks.evaluation import (
+    BeamEvaluation,
+    BlockEvaluation,
+    inference_twin,
+    log_figures,
+    verifier_twin,
+)
 from specdec_plugins.tasks.translation_lev_modified import (
     BlockTranslationConfig,
     BlockTranslationTask,
@@ -213,6 +220,30 @@ def test_without_a_verifier_the_drafter_decodes_alone() -> None:
             block = model.decoder.output_layer(states)[0].argmax(-1).tolist()
         until_end = block[: block.index(2) + 1] if 2 in block else block
         assert hypothesis["tokens"].tolist()[:3] == until_end
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam": 3, "max_len_a": 1, "max_len_b": 4, "lenpen": 0.3, "unkpen": -9},
+        {"beam": 4, "max_len_b": 9, "min_len": 3, "unnormalized": True},
+    ],
+)
+def test_a_verifier_is_searched_as_by_fairseq(options: dict[str, Any], tmp_path: Path) -> None:
+    """Its weights of the moment; sources padded on the left, as fairseq's task has them."""
+    model, task = _verifier(tmp_path / "v.pt"), make_task()
+    with torch.no_grad():
+        model.decoder.embed_tokens.weight[2] *= 9  # so that texts end
+    rows = [row[:length] for row, length in zip(SOURCE, LENGTHS, strict=True)]
+    left = torch.stack([torch.cat([row.new_ones(5 - len(row)), row]) for row in rows])
+    evaluation = BeamEvaluation(verifier_twin(model), task.tgt_dict, options)
+    found = evaluation.generate(None, {"net_input": {"src_tokens": left}})
+    theirs = TranslationTask.build_generator(task, [model], Namespace(**options))
+    for row, (hypothesis,) in zip(rows, found, strict=True):
+        alone = {"src_tokens": row[None], "src_lengths": torch.tensor([len(row)])}
+        [[wanted, *_]] = theirs.generate([model], {"net_input": alone})
+        assert hypothesis["tokens"].tolist() == wanted["tokens"].tolist()
 
 
 def logged(*logs: dict[str, Any]) -> dict[str, float]:

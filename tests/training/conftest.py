@@ -102,7 +102,7 @@ STOCK = shlex.split(
 
 @pytest.fixture(scope="session")
 def verifier(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
-    """A stock Transformer after two updates, validated by fairseq's own BLEU."""
+    """A stock Transformer after two updates, validated by BLEU."""
     folder = tmp_path_factory.mktemp("verifier")
     run_train(
         data, *STOCK, *SIZES, "--max-update", 2, "--save-dir", folder,

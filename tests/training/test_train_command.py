@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -11,9 +12,11 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from fairseq.sequence_generator import SequenceGenerator
 
 import encoder_initial
 from specdec_plugins.app import convert
@@ -94,6 +97,34 @@ def test_validation_decodes_and_chooses_by_its_metric(
     assert figures.keys() == {metric, "bleu"}
     best_value = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
     assert best_value == float(figures[metric])
+
+
+@pytest.mark.parametrize(("search", "is_ours"), [({}, True), ({"sampling": True}, False)])
+def test_a_verifier_is_validated_by_a_beam_of_ours(
+    search: dict[str, bool],
+    is_ours: bool,
+    tmp_path: Path,
+    data: Path,
+    logs: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fairseq's generator does only what ours cannot."""
+    theirs: list[object] = []
+    generate = SequenceGenerator.generate
+
+    def told(self: Any, *given: Any, **named: Any) -> Any:
+        theirs.append(given)
+        return generate(self, *given, **named)
+
+    monkeypatch.setattr(SequenceGenerator, "generate", told)
+    words = ["--data", data, "--save-dir", tmp_path, "--cpu", "--updates", 1, "--best-by", "bleu"]
+    words += ["--width", 16, "--heads", 2, "--encoder-layers", 1, "--decoder-layers", 1]
+    words += ["--ffn", 32, "--", "--eval-bleu-args", json.dumps({"beam": 3, **search})]
+    assert training_run.VERIFIER.run([*map(str, words)]) == 0
+    (bleu,) = re.findall(r"valid on 'valid' subset.*\| bleu ([\d.]+)", logs[0])
+    best = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
+    assert best == float(bleu)
+    assert bool(theirs) != is_ours
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,33 @@
-"""Validation by decoding: BLEU, and with a verifier the accepted tokens per round."""
+"""Validation by decoding with the engine, in place of fairseq's sequence generator.
+
+A verifier is validated by beam search, and a drafter by what it drafts: BLEU, and with a verifier
+the accepted tokens per round.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from fairseq.data import Dictionary
 from fairseq.logging import metrics
+from fairseq.models.transformer import TransformerModel
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
+from specdec_plugins.decoding.beam import BeamDecoder
+from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.drafters.base import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter as BlockNetwork
-from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.requests import DecodeParams, Request
+from specdec_plugins.decoding.networks import Transformer, with_fast_products
+from specdec_plugins.decoding.networks.trained import TrainedNetwork
+from specdec_plugins.decoding.requests import BeamParams, DecodeParams, Request
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
@@ -37,11 +47,65 @@ _KEYS = (
     "_bleu_ref_len",
 )
 
+_Network = TypeVar("_Network", bound=TrainedNetwork)
 
-class BlockEvaluation:
-    """Decodes with the engine in place of fairseq's sequence generator.
+SEARCH = {  # what `BeamEvaluation` knows of --eval-bleu-args, with fairseq's defaults
+    "beam": 5, "max_len_a": 0.0, "max_len_b": 200, "min_len": 1, "lenpen": 1.0, "unkpen": 0.0,
+    "unnormalized": False,
+}  # fmt: skip
 
-    The verifier is loaded once; ``refresh`` copies the drafter's current weights.
+
+class Evaluation(ABC):
+    """fairseq's generator protocol, by a decoder of ours."""
+
+    _decoder: SpeculativeDecoder
+    stats = DecodeStats()  # of the last batch
+
+    @abstractmethod
+    def _params_of(self, num_source: int) -> DecodeParams:
+        """Of a sentence of so many source tokens, the end included."""
+
+    def generate(
+        self, models: Any, sample: dict[str, Any], **unused: Any
+    ) -> list[list[dict[str, Tensor]]]:
+        """One hypothesis a sentence, tokens [T] int64."""
+        rows = sample["net_input"]["src_tokens"]  # [B, S] int64, padded on either side
+        sources = [row[row != PlainDictionary.pad].tolist() for row in rows]
+        requests = [
+            Request(str(i), own, self._params_of(len(own))) for i, own in enumerate(sources)
+        ]
+        self._decoder.stats = DecodeStats()
+        results = self._decoder.decode(requests)
+        self.stats = self._decoder.stats
+        return [[{"tokens": torch.tensor(r.token_ids, dtype=torch.int64)}] for r in results]
+
+
+class BeamEvaluation(Evaluation):
+    """Beam search with a verifier, for ``--eval-bleu``."""
+
+    def __init__(
+        self, network: Transformer, target: Dictionary, options: Mapping[str, Any]
+    ) -> None:
+        """options: some of ``SEARCH``. Raises ``UserError`` if they are impossible."""
+        plain = PlainDictionary(target.symbols[target.nspecial :])
+        verifier = TransformerVerifier(with_fast_products(network), plain.special)
+        never = Constraints(bad_words=((PlainDictionary.pad,),))
+        config = EngineConfig(_MAX_ROWS, measure_time=False, constraints=never)
+        self._decoder = BeamDecoder(verifier, config)
+        own = self._options = SEARCH | options
+        penalty = 0.0 if own["unnormalized"] else own["lenpen"]
+        self._beam = BeamParams(own["beam"], 1, penalty, own["unkpen"])
+        self._longest = verifier.max_target_positions
+
+    def _params_of(self, num_source: int) -> DecodeParams:
+        own = self._options
+        most = int(own["max_len_a"] * num_source + own["max_len_b"]) + 1  # with the end
+        return DecodeParams(0, min(most, self._longest), own["min_len"], beam=self._beam)
+
+
+class BlockEvaluation(Evaluation):
+    """Decodes with a drafter. The verifier is loaded once; ``refresh`` copies the drafter's current
+    weights.
     """
 
     def __init__(
@@ -58,9 +122,7 @@ class BlockEvaluation:
             network = load_network(Transformer, verifier_path, plain[0], plain[1])
             self.verifier = TransformerVerifier(network, plain[1].special)
         self._target = plain[1]
-        self.stats = DecodeStats()  # of the last batch
         self._params = params
-        self._decoder: SpeculativeDecoder | None = None
 
     def refresh(self, model: BlockDrafter) -> None:
         """Copy the drafter's current weights, and decode on its device."""
@@ -82,21 +144,8 @@ class BlockEvaluation:
             longest.append(self.verifier.max_target_positions)
         self._params = replace(self._params, max_len=max(min(longest), 1))
 
-    def generate(
-        self, models: Any, sample: dict[str, Any], **unused: Any
-    ) -> list[list[dict[str, Tensor]]]:
-        """fairseq's generator protocol: one hypothesis a sentence, tokens [T] int64."""
-        assert self._decoder is not None, "generate before refresh"
-        source = sample["net_input"]["src_tokens"]  # [B, S] int64, right-padded
-        lengths = sample["net_input"]["src_lengths"].tolist()
-        requests = [
-            Request(str(row), ids[:length], self._params)
-            for row, (ids, length) in enumerate(zip(source.tolist(), lengths, strict=True))
-        ]
-        self._decoder.stats = DecodeStats()
-        results = self._decoder.decode(requests)
-        self.stats = self._decoder.stats
-        return [[{"tokens": torch.tensor(r.token_ids, dtype=torch.int64)}] for r in results]
+    def _params_of(self, num_source: int) -> DecodeParams:
+        return self._params
 
     def figures(self, bleu: Any) -> dict[str, int]:
         """Counts of the last batch that workers may add up."""
@@ -149,12 +198,24 @@ def _bleu(meters: Any) -> float:
 
 
 def inference_twin(model: BlockDrafter, block_size: int) -> BlockNetwork:
+    """A copy of the drafter's present weights; see ``_twin``."""
+    return _twin(BlockNetwork, model, {**vars(model.args), "block_size": block_size})
+
+
+def verifier_twin(model: TransformerModel) -> Transformer:
+    """A copy of a verifier's present weights; see ``_twin``.
+
+    Raises ``UserError`` if it has parts that our network lacks.
+    """
+    return _twin(Transformer, model, model.args)
+
+
+def _twin(kind: type[_Network], model: Any, settings: Any) -> _Network:
     """A copy of the model's present weights as an inference network, in eval mode.
 
     The copy is float32 on the model's device, whatever the precision of the training.
     """
     state = upgrade(model.state_dict())
-    flags = {**vars(model.args), "block_size": block_size}
-    config = BlockNetwork.configure(state, TrainingRecord({"args": flags}, Path("the drafter")))
+    config = kind.configure(state, TrainingRecord({"args": settings}, Path("the model")))
     device = model.decoder.embed_tokens.weight.device
-    return BlockNetwork.read(config, state).to(device).eval().requires_grad_(False)
+    return kind.read(config, state).to(device).eval().requires_grad_(False)
