@@ -192,7 +192,7 @@ class PackedWeights {
     linear.out = int(out);
     linear.in = int(in);
     panels_ = (linear.out + isa.panel - 1) / isa.panel;
-    bias_.grow(padded());
+    bias_.grow(padded(), memory_);
     linear.bias = bias_.data;
   }
 
@@ -254,8 +254,8 @@ class PackedWeights {
   void pack_int8(const Codes& rows) {
     const int panel = isa.panel, groups = rows.width / 4;
     codes_.grow(padded() * rows.width, memory_);
-    scale_.grow(padded());
-    offset_.grow(padded());
+    scale_.grow(padded(), memory_);
+    offset_.grow(padded(), memory_);
     for (int n = 0; n < linear.out; ++n) {
       const int8_t* row = &rows.all[row_of(n) * rows.width];
       int8_t* out = codes_.data + (size_t(n / panel) * groups * panel + n % panel) * 4;
