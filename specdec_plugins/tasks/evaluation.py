@@ -92,7 +92,7 @@ class BeamEvaluation(Evaluation):
         never = Constraints(bad_words=((PlainDictionary.pad,),))
         config = EngineConfig(_MAX_ROWS, measure_time=False, constraints=never)
         self._decoder = BeamDecoder(verifier, config)
-        own = self._options = SEARCH | options
+        own = self._options = {**SEARCH, **options}
         penalty = 0.0 if own["unnormalized"] else own["lenpen"]
         self._beam = BeamParams(own["beam"], 1, penalty, own["unkpen"])
         self._longest = verifier.max_target_positions

@@ -20,13 +20,13 @@ from torch import Tensor
 from specdec_plugins.decoding.requests import DecodeParams
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.models.glancing import Glance, context_share
-from specdec_plugins.tasks.evaluation import BlockEvaluation, log_figures
 from specdec_plugins.tasks.block_mask import (
     MaskedBlocks,
     draw_prefix_lengths,
     fixed_prefix_lengths,
     mask_blocks,
 )
+from specdec_plugins.tasks.evaluation import BlockEvaluation, log_figures
 
 logger = logging.getLogger(__name__)
 NOISES = ("block_mask",)
