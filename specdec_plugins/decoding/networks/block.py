@@ -227,7 +227,7 @@ class BidirectionalDecoder(nn.Module):
         attention from the target positions alone. tokens and positions: [B, n] int64.
         """
         rows = positions.clamp(max=self.positions.last) + self.positions.offset
-        x = F.embedding(tokens, self.tokens.weight)
+        x = self.tokens(tokens)
         if self.copy is not None:
             (keys, values), mask = source.extras, source.mask
             mask = None if mask is None else mask.to(x.dtype)

@@ -158,7 +158,7 @@ class SequentialHead(nn.Module):
         projected: Tensor = self.key_value(states)
         return (projected.view(*states.shape[:2], 2, self.num_heads, -1),)
 
-    def table(self, embeddings: Tensor) -> Tensor:
+    def table(self, embeddings: ops.Table) -> Tensor:
         """The table of token embeddings [V, D]; bfloat16 for float32, as it is the widest part."""
         table = self._table
         if table is None or table.device != embeddings.device:
@@ -169,11 +169,11 @@ class SequentialHead(nn.Module):
             self._table = table
         return table
 
-    def prepare(self, embeddings: Tensor, lists: bool) -> None:
+    def prepare(self, embeddings: ops.Table, lists: bool) -> None:
         """Make what is kept for these embeddings [V, D]; `lists`: shortlists are drafted from."""
         self.table(embeddings)
 
-    def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
+    def listed(self, types: Tensor, embeddings: ops.Table) -> Listed:
         """The shortlist of a row, of types [N] int32 of the embeddings [V, D]."""
         return Listed(types)
 
@@ -182,7 +182,7 @@ class SequentialHead(nn.Module):
         states: Tensor,  # [B, K, D]
         logits: Tensor,  # [B, K, V], before the head; -inf for types that may not be drafted
         before: Tensor,  # [B] int64, the last committed tokens
-        embeddings: Tensor,  # [V, D], also the output projection
+        embeddings: ops.Table,  # [V, D], also the output projection
         num_candidates: int | None,  # None = every type that may be drafted
         source: SourceMemory | None = None,  # which a head with attention reads
         choose: Choice | None = None,
@@ -195,7 +195,7 @@ class SequentialHead(nn.Module):
         of the best candidate of each position among the candidates, given the tokens before it.
         """
         if num_candidates is None:
-            allowed, rows = logits, embeddings.expand(*logits.shape, -1)  # one table, repeated
+            allowed, rows = logits, embeddings[:].expand(*logits.shape, -1)  # one table, repeated
             candidates = torch.arange(len(embeddings), device=logits.device).expand(logits.shape)
         else:
             allowed, candidates = logits.topk(min(num_candidates, logits.shape[-1]))

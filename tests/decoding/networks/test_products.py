@@ -22,12 +22,13 @@ from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.networks import StackConfig, Transformer
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import ACTIVATIONS
-from specdec_plugins.decoding.networks.cpu import ops
+from specdec_plugins.decoding.networks.cpu import ops, products
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import (
     FAST_PRODUCTS,
     NativeLayers,
     NativeLinear,
+    NativeTable,
     with_fast_products,
 )
 from specdec_plugins.decoding.networks.layers import LayerStack
@@ -297,6 +298,26 @@ def test_a_tied_table_is_packed_once() -> None:
     first, second = NativeLinear(layer), NativeLinear(layer)
     assert first.packed is second.packed
     assert NativeLinear(copy.deepcopy(layer)).packed is not first.packed
+
+
+def test_a_large_table_has_the_8_bits_of_its_projection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LARGE_TABLE", 0)
+    config = replace(transformer().config, share_embeddings=True, tie_output=True, output_bias=True)
+    plain = Transformer(config)
+    randomise(plain, seed=1)
+    plain.float()
+    assert replaced(with_fast_products(copy.deepcopy(plain))) == {NativeLayers, NativeLinear}
+    network = with_fast_products(copy.deepcopy(plain), int8=True)
+    table, weight = network.decoder.embedding.tokens, plain.decoder.embedding.tokens.weight
+    assert isinstance(table, NativeTable)
+    assert table is network.encoder.embedding.tokens
+    steps = weight.abs().amax(1, keepdim=True) / 127
+    rounded = (weight / steps).round() * steps
+    tokens = torch.tensor([[3, 0, 3], [len(weight) - 1, 1, 2]])
+    torch.testing.assert_close(table(tokens), rounded[tokens], rtol=1e-6, atol=0)
+    # The projection is of the same numbers: a state that a token's vector is most like.
+    own = network.decoder.output(table.weight[:]) - plain.decoder.output.bias
+    torch.testing.assert_close(own, rounded @ rounded.T, rtol=0, atol=0.03)
 
 
 def test_what_is_replaced() -> None:

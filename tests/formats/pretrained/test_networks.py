@@ -23,6 +23,7 @@ from specdec_plugins.decoding.networks import (
     Transformer,
     with_fast_products,
 )
+from specdec_plugins.decoding.networks.cpu import products
 from specdec_plugins.decoding.requests import FinishReason
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
@@ -184,11 +185,14 @@ def test_texts_are_theirs_with_every_drafter(case: str, pairs: Folders) -> None:
 
 
 @pytest.mark.parametrize("case", CONFIGS)
-def test_the_kernels_say_it_in_float32_and_their_own_in_8_bits(case: str, pairs: Folders) -> None:
+def test_the_kernels_say_it_in_float32_and_their_own_in_8_bits(
+    case: str, pairs: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair = pairs(case, 1)
     source = pair.sources()
     jobs, wanted = pair.requests(source, block_size=6), pair.generate(source)
-    for int8 in (False, True):
+    for int8, large in ((False, 0), (True, products.LARGE_TABLE), (True, 0)):
+        monkeypatch.setattr(products, "LARGE_TABLE", large)
         network = with_fast_products(deepcopy(pair.network).float(), int8)
         alone = [r.token_ids for r in decoder_of(pair, None, network=network).decode(jobs)]
         if not int8:

@@ -44,6 +44,15 @@ struct Linear {
   const float* bias = nullptr;      // [out padded to panels]
 };
 
+// One output's weights of a linear layer in 8 bits, [in]: each code times its step.
+static inline void unpack(const Linear& linear, int panel, int64_t output, float* out) {
+  const int64_t groups = (linear.in + 3) / 4;
+  const int8_t* codes =
+      linear.codes + (output / panel * groups * panel + output % panel) * 4;
+  const float step = linear.scale[output];
+  for (int k = 0; k < linear.in; ++k) out[k] = step * float(codes[k / 4 * panel * 4 + k % 4]);
+}
+
 // A layer norm; without a bias it leaves the mean as it is (RMS).
 struct Norm {
   const float* gain = nullptr;
@@ -152,7 +161,8 @@ struct Walk {
   const int32_t* const* types = nullptr;  // [B], those of each row
   int64_t scores_stride = 0;          // of `scores`
   const int64_t* before = nullptr;    // [B] the last committed tokens
-  const float* embeddings = nullptr;  // [V, D]
+  const float* embeddings = nullptr;  // [V, D]; or
+  Linear packed;                      // the same in 8 bits
   const uint16_t* table = nullptr;    // [V, told] bfloat16, what the previous token adds to `state`
   const int64_t* blocks = nullptr;    // [B] the first row of each block in states
   int64_t* drafted = nullptr;         // [B, K]

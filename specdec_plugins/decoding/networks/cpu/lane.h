@@ -284,8 +284,10 @@ class Lane {
       std::vector<int64_t> positions(row->width());
       std::iota(positions.begin(), positions.end(), 0);
       drafter_->encoder.embed(row->asked.source, positions, keys);
-      for (int64_t token : row->asked.source)
-        values = std::copy_n(tables.tokens.data + token * width, width, values);
+      for (int64_t token : row->asked.source) {
+        tables.tokens.copy(token, values);
+        values += width;
+      }
       row->copied = {copied, keys, count * width, row->width()};
       keys += row->width() * width;
     }

@@ -146,13 +146,32 @@ struct parts_caster {
 
 using namespace specdec;
 
+// A table is a tensor, or what it was packed into.
+template <>
+struct type_caster<Table> {
+  PYBIND11_TYPE_CASTER(Table, const_name("Table"));
+
+  bool load(handle source, bool convert) {
+    make_caster<std::shared_ptr<PackedWeights>> packed;
+    if (packed.load(source, false)) {
+      value.packed = cast_op<std::shared_ptr<PackedWeights>>(packed);
+      check(value.packed->linear.codes, "a packed table has 8 bits");
+      return true;
+    }
+    make_caster<Floats<2>> floats;
+    if (!floats.load(source, convert)) return false;
+    value.floats = cast_op<Floats<2>>(std::move(floats));
+    return true;
+  }
+};
+
 template <>
 struct type_caster<Ragged> : parts_caster<Ragged, Integers<2>, Integers<1>> {};
 template <>
 struct type_caster<Opened>
     : parts_caster<Opened, Tensor<int64_t, 2>, Tensor<int64_t, 1>, Tensor<float, 4>> {};
 template <>
-struct type_caster<Tables> : parts_caster<Tables, Floats<2>, float, Floats<2>, int64_t, int64_t> {};
+struct type_caster<Tables> : parts_caster<Tables, Table, float, Floats<2>, int64_t, int64_t> {};
 template <>
 struct type_caster<Verdict> : parts_caster<Verdict, Integers<1>, Integers<1>> {};
 template <>
@@ -185,7 +204,7 @@ struct type_caster<Cached> : parts_caster<Cached, Integers<1>, Storage, int> {};
 template <>
 struct type_caster<Blocks>
     : parts_caster<Blocks, Floats<3>, std::optional<Floats<3>>,
-                   std::vector<std::shared_ptr<PackedWeights>>, Integers<1>, Floats<2>> {};
+                   std::vector<std::shared_ptr<PackedWeights>>, Integers<1>, Table> {};
 template <>
 struct type_caster<Reader>
     : parts_caster<Reader, Tables, std::optional<NormTensors>, std::optional<NormTensors>,
@@ -249,13 +268,23 @@ PYBIND11_MODULE(_kernels, module) {
   py::class_<PackedWeights, Packed>(module, "PackedWeights")
       .def(py::init<const Floats<2>&, const std::optional<Floats<1>>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))
+      .def(py::init<const PackedWeights&, const Floats<1>&>(), arg("other"), arg("bias"))
+      .def("rows",  // [M, in] of 8 bits
+           [](const PackedWeights& own, const Integers<1>& tokens, const Tensor<float, 2>& out) {
+             check_same("width", own.linear.in, out.size(1));
+             check_same("rows", tokens.count(), out.size(0));
+             check_within(tokens, 0, own.linear.out - 1, "a token");
+             for (int64_t i = 0; i < tokens.count(); ++i)
+               unpack(own.linear, own.isa.panel, tokens.data[i], out.data + i * out.size(1));
+           },
+           arg("tokens"), arg("out"), Unlocked())
       .def_property_readonly("bits", &PackedWeights::bits)
       .def("multiply",
            [](const PackedWeights& own, const Folded<const float, 2>& x,
               const Folded<float, 2>& out, int threads) { own.multiply(x, out, threads); },
            arg("x"), arg("out"), arg("threads"), Unlocked());
   py::class_<Choices, std::shared_ptr<Choices>>(module, "Choices")
-      .def(py::init<Floats<2>, const PackedWeights&>(), arg("weight"), arg("like"))
+      .def(py::init<Table, const PackedWeights&>(), arg("weight"), arg("like"))
       .def("pick", &Choices::pick, arg("outputs"));
   py::class_<Source>(module, "Source")
       .def(py::init<std::vector<Rows<5>>, std::optional<Floats<4>>, std::vector<Rows<3>>>(),

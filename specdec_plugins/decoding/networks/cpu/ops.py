@@ -49,7 +49,35 @@ _DTYPES = (torch.float32, torch.int64)
 log = logging.getLogger("specdec.decoding")
 
 
-def compiled(tensor: Tensor) -> bool:
+class PackedTable:
+    """A table of tokens [V, D] in the 8 bits of an output projection; what is read is float32."""
+
+    dtype, is_cpu, device = torch.float32, True, torch.device("cpu")
+
+    def __init__(self, packed: Any, num_rows: int, dim: int) -> None:
+        self.packed, self.shape = packed, (num_rows, dim)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, which: Tensor | slice) -> Tensor:
+        """The rows of tokens [...] int64, or of a range: [..., D]."""
+        if isinstance(which, slice):
+            which = torch.arange(*which.indices(len(self)))
+        rows = torch.empty(which.numel(), self.shape[1])
+        self.packed.rows(which.flatten(), rows)
+        return rows.view(*which.shape, -1)
+
+
+Table = Tensor | PackedTable
+
+
+def unwrapped(table: Table) -> Any:
+    """A table as the kernels take it."""
+    return table.packed if isinstance(table, PackedTable) else table.detach()
+
+
+def compiled(tensor: Table) -> bool:
     """True if the kernels were built and support the device and dtype of this tensor."""
     return native is not None and tensor.is_cpu and tensor.dtype in _DTYPES
 
@@ -229,7 +257,7 @@ def count_tokens(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
 
 def embed(
     tokens: Tensor,  # [B, n] int64
-    table: Tensor,  # [V, D]
+    table: Table,  # [V, D]
     scale: float,
     positions: Tensor,  # [B, n] int64
     position_table: Tensor,  # [offset + last + 1, D]
@@ -241,14 +269,14 @@ def embed(
     Positions past the table get its last row: only junk may lie there, but junk must not raise.
     """
     if torch.is_grad_enabled() or not (compiled(table) and compiled(position_table)):
-        x = F.embedding(tokens, table)
+        x = table[tokens] if isinstance(table, PackedTable) else F.embedding(tokens, table)
         x = x if scale == 1.0 else x * scale
         return x + F.embedding(positions.clamp(max=last) + offset, position_table)
-    out = table.new_empty(*tokens.shape, table.shape[1])
+    out = position_table.new_empty(*tokens.shape, table.shape[1])
     native.embed(
         tokens=tokens,
         positions=positions.expand(tokens.shape),
-        tables=(table, scale, position_table, offset, last),
+        tables=(unwrapped(table), scale, position_table, offset, last),
         out=out,
     )
     return out

@@ -35,7 +35,7 @@ struct Blocks {
   std::optional<Floats<3>> logits;  // [B, K, V], by which candidates are found; or, by scores,
   std::vector<std::shared_ptr<PackedWeights>> lists;  // [B] projections onto the types listed
   Integers<1> before;               // [B] the last committed tokens
-  Floats<2> embeddings;             // [V, D]
+  Table embeddings;                 // [V, D]
 };
 
 struct Drafted {
@@ -98,7 +98,11 @@ inline void walk_blocks(const Blocks& blocks, const Head& head,
   walk.lists = logits ? nullptr : linears.data();
   walk.types = listed.data();
   walk.before = before.data;
-  walk.embeddings = embeddings.data;
+  walk.embeddings = embeddings.floats.data;
+  if (embeddings.packed) {
+    check(&embeddings.packed->isa == &head.state->isa, "a table is of another instruction set");
+    walk.packed = embeddings.packed->linear;
+  }
   walk.table = &head.table.data->bits;
   std::vector<int64_t> firsts;
   for (int row = 0; row < walk.rows; ++row) {
@@ -330,7 +334,7 @@ struct BlockDrafter {
         best_isa().attend(queries->data + (place - tables.positions.data), copied[rows[i].row],
                           int(dim), 1.0f, scores.data(), out);
       else
-        std::copy_n(tables.tokens.data + tokens[i] * dim, dim, out);
+        tables.tokens.copy(tokens[i], out);
       for (int64_t j = 0; j < dim; ++j) out[j] *= tables.scale;
       std::copy_n(place, dim, places);
     }

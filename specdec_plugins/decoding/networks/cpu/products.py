@@ -25,6 +25,9 @@ from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.errors import require
 
 KERNELS = ("native", "torch")
+# Numbers of a table of tokens. Beside 8-bit products a larger one is in 8 bits, too, or it would be
+# most of the memory: of NLLB-200's 3.3 billion weights 0.5 are such a table.
+LARGE_TABLE = 1 << 27
 
 # A table that is both output projection and embedding, of both models, is packed once.
 _packed: dict[bool, WeakIdKeyDictionary] = {
@@ -52,6 +55,19 @@ class NativeLinear(nn.Module):
         out = x.new_empty(*x.shape[:-1], self.out_features)
         self.packed.multiply(x, out, torch.get_num_threads())
         return out
+
+
+class NativeTable(nn.Module):
+    """Embeddings of tokens in 8 bits; called like `nn.Embedding`."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = table.num_embeddings, table.embedding_dim
+        self.weight = ops.PackedTable(_packed_once(table.weight, True), *table.weight.shape)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[..., D] float32 of tokens [...] int64."""
+        return self.weight[tokens]
 
 
 class NativeLayers(nn.Module):
@@ -115,17 +131,17 @@ class NativeLayers(nn.Module):
         return torch.float32
 
     def after(
-        self, tokens: nn.Embedding, scale: float, positions: PositionTable | None
+        self, tokens: nn.Embedding | NativeTable, scale: float, positions: PositionTable | None
     ) -> dict[str, Any]:
         """What the kernels' decoders are made of: embedding tables, and these layers."""
         places = torch.zeros(1, tokens.embedding_dim), 0, 0  # of a token at any position
         if positions is not None:
             places = positions.weight.detach(), positions.offset, positions.last
-        return {"tables": (tokens.weight.detach(), scale, *places), "stack": self.compiled}
+        return {"tables": (ops.unwrapped(tokens.weight), scale, *places), "stack": self.compiled}
 
     def reader(
         self,
-        tokens: nn.Embedding,
+        tokens: nn.Embedding | NativeTable,
         scale: float,
         positions: PositionTable,
         norms: tuple[nn.Module | None, nn.Module | None],  # of embeddings; of the last states
@@ -204,13 +220,13 @@ class NativeHead(nn.Module):
         self._choices: Any = None
         self._compiled: Any = None
 
-    def prepare(self, embeddings: Tensor, lists: bool) -> None:
+    def prepare(self, embeddings: ops.Table, lists: bool) -> None:
         """See `SequentialHead.prepare`."""
         self.compiled(embeddings)
         if lists:
             self.choosing(embeddings)
 
-    def listed(self, types: Tensor, embeddings: Tensor) -> Listed:
+    def listed(self, types: Tensor, embeddings: ops.Table) -> Listed:
         """See `SequentialHead.listed`; the projection has the precision of the other products."""
         return Listed(types, self.choosing(embeddings).pick(outputs=types))
 
@@ -219,11 +235,11 @@ class NativeHead(nn.Module):
         """The products of `keys_values`."""
         return [self._head.key_value.packed] if self._head.num_heads else []
 
-    def choosing(self, embeddings: Tensor) -> Any:
+    def choosing(self, embeddings: ops.Table) -> Any:
         """The weights that shortlists are picked from."""
         if self._choices is None:
             like = cast(NativeLinear, self._head.out).packed
-            self._choices = ops.native.Choices(weight=embeddings.detach(), like=like)
+            self._choices = ops.native.Choices(weight=ops.unwrapped(embeddings), like=like)
         return self._choices
 
     def draft(
@@ -231,7 +247,7 @@ class NativeHead(nn.Module):
         states: Tensor,  # [B, K, D]
         logits: Tensor | Sequence[Listed],  # [B, K, V], or the types of each row to score
         before: Tensor,  # [B] int64
-        embeddings: Tensor,  # [V, D]
+        embeddings: ops.Table,  # [V, D]
         num_candidates: int | None,
         source: SourceMemory | None = None,
         choose: Choice | None = None,
@@ -247,7 +263,7 @@ class NativeHead(nn.Module):
         )
         drafted = before.new_empty(states.shape[:2]), states.new_empty(states.shape[:2])
         ops.native.walk_blocks(
-            blocks=(states, *given, before, embeddings),
+            blocks=(states, *given, before, ops.unwrapped(embeddings)),
             head=self.compiled(embeddings),
             source=None if source is None else source.compiled,
             candidates=num_candidates or 0,
@@ -256,7 +272,7 @@ class NativeHead(nn.Module):
         )
         return drafted
 
-    def compiled(self, embeddings: Tensor) -> Any:
+    def compiled(self, embeddings: ops.Table) -> Any:
         """The kernels' head, over these weights."""
         if self._compiled is None:
             head = self._head
@@ -289,25 +305,30 @@ def _parts(norm: nn.Module) -> tuple[Tensor, Tensor | None, float]:
 
 def _pack(linear: nn.Linear, int8: bool, instruction_set: str) -> Any:
     """Its weights in the kernels' layout; those of a tied table are shared while it lives."""
-    is_shared = linear.bias is None and not instruction_set
-    if is_shared and linear.weight in _packed[int8]:
-        return _packed[int8][linear.weight]
-    packed = ops.native.PackedWeights(
-        weight=linear.weight.detach(),
-        bias=None if linear.bias is None else linear.bias.detach(),
-        int8=int8,
-        instruction_set=instruction_set,
+    bias = None if linear.bias is None else linear.bias.detach()
+    if bias is None and not instruction_set:
+        return _packed_once(linear.weight, int8)
+    if linear.weight in _packed[int8] and not instruction_set:
+        return ops.native.PackedWeights(other=_packed[int8][linear.weight], bias=bias)
+    return ops.native.PackedWeights(
+        weight=linear.weight.detach(), bias=bias, int8=int8, instruction_set=instruction_set
     )
-    if is_shared:
-        _packed[int8][linear.weight] = packed
-    return packed
+
+
+def _packed_once(weight: Tensor, int8: bool) -> Any:
+    """A matrix in the kernels' layout."""
+    if weight not in _packed[int8]:
+        _packed[int8][weight] = ops.native.PackedWeights(
+            weight=weight.detach(), bias=None, int8=int8, instruction_set=""
+        )
+    return _packed[int8][weight]
 
 
 def _first(layers: LayerStack) -> Layer:
     return cast(Layer, layers[0])
 
 
-FAST_PRODUCTS = (NativeLinear, NativeLayers, NativeNorm)
+FAST_PRODUCTS = (NativeLinear, NativeLayers, NativeNorm, NativeTable)
 
 
 def with_fast_products(
@@ -351,15 +372,22 @@ def _use_kernels(network: nn.Module, int8: bool, weights: Weights | None) -> Non
 
 
 def _replace_outside(network: nn.Module, stacks: Sequence[LayerStack], int8: bool) -> None:
-    """Replace what is in no stack: output projections and norms."""
+    """Replace what is in no stack: large tables of tokens, output projections and norms."""
     inside = {id(module) for stack in stacks for module in stack.modules()}
+    tables = dict[nn.Module, NativeTable]()  # a table may be that of both sides
     for parent, name, child in _children(network):
         if id(child) in inside:
             continue
-        if isinstance(child, nn.Linear) and suits(child.weight):
+        if int8 and isinstance(child, nn.Embedding) and _is_large(child):
+            setattr(parent, name, tables.setdefault(child, NativeTable(child)))
+        elif isinstance(child, nn.Linear) and suits(child.weight):
             setattr(parent, name, NativeLinear(child, int8))
         elif isinstance(child, nn.RMSNorm) and suits(child.weight):
             setattr(parent, name, NativeNorm(child))
+
+
+def _is_large(table: nn.Embedding) -> bool:
+    return table.weight.numel() > LARGE_TABLE and suits(table.weight)
 
 
 def suits(weight: Tensor) -> bool:

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "isa.h"
-#include "tensor.h"
+#include "weights.h"
 
 namespace specdec {
 
@@ -79,7 +79,7 @@ inline void open_block(const Ragged& prefixes, const Integers<1>& cached,
 // The embedding tables of a decoder. Positions past the table get its last row: only junk may lie
 // there.
 struct Tables {
-  Floats<2> tokens;     // [V, D]
+  Table tokens;         // [V, D]
   float scale;          // of the tokens'
   Floats<2> positions;  // [offset + last + 1, D]
   int64_t offset, last;
@@ -101,9 +101,10 @@ inline void embed(const Integers<2>& tokens, const Integers<2>& positions, const
   for (int64_t i = 0; i < tokens.count(); ++i) {
     const int64_t token = tokens.data[i];
     check_token(token, tables.tokens.size(0));
-    const float* own = tables.tokens.data + token * dim;
+    float* own = out.data + i * dim;
+    tables.tokens.copy(token, own);
     const float* place = tables.place(positions.data[i]);
-    for (int64_t j = 0; j < dim; ++j) out.data[i * dim + j] = own[j] * tables.scale + place[j];
+    for (int64_t j = 0; j < dim; ++j) own[j] = own[j] * tables.scale + place[j];
   }
 }
 

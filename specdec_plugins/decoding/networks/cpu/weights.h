@@ -165,6 +165,27 @@ class PackedWeights {
       pack_float(weight.data);
   }
 
+  // The same with another bias; the weights themselves are shared.
+  PackedWeights(const PackedWeights& other, const Floats<1>& bias) : PackedWeights(other) {
+    check_same("outputs", linear.out, bias.size(0));
+    bias_ = {};
+    bias_.grow(padded(), memory_);
+    std::copy_n(bias.data, linear.out, bias_.data);
+    linear.bias = bias_.data;
+  }
+
+  // Some outputs of packed weights in 8 bits, without a bias.
+  PackedWeights(const PackedWeights& all, const Types& outputs)
+      : isa(all.isa),
+        types(outputs.data, outputs.data + outputs.count()),
+        num_all(all.linear.out),
+        memory_(scratch_memory) {
+    for (int32_t type : types) check_token(type, num_all);
+    open(outputs.count(), all.linear.in);
+    open_int8((linear.in + 3) / 4 * 4);
+    for (int n = 0; n < linear.out; ++n) copy_int8(all, types[n], n);
+  }
+
   // Bits of one weight.
   int bits() const { return linear.codes ? 8 : linear.halves ? 16 : 32; }
 
@@ -252,20 +273,42 @@ class PackedWeights {
   }
 
   void pack_int8(const Codes& rows) {
-    const int panel = isa.panel, groups = rows.width / 4;
-    codes_.grow(padded() * rows.width, memory_);
-    scale_.grow(padded(), memory_);
-    offset_.grow(padded(), memory_);
+    open_int8(rows.width);
     for (int n = 0; n < linear.out; ++n) {
       const int8_t* row = &rows.all[row_of(n) * rows.width];
-      int8_t* out = codes_.data + (size_t(n / panel) * groups * panel + n % panel) * 4;
-      for (int g = 0; g < groups; ++g, out += panel * 4) std::memcpy(out, row + g * 4, 4);
+      int8_t* out = codes_of(n);
+      for (int g = 0; g < rows.width / 4; ++g, out += isa.panel * 4)
+        std::memcpy(out, row + g * 4, 4);
       scale_.data[n] = rows.steps[row_of(n)];
       offset_.data[n] = 128 * rows.sums[row_of(n)];
     }
+  }
+
+  void open_int8(int width) {
+    codes_.grow(padded() * width, memory_);
+    scale_.grow(padded(), memory_);
+    offset_.grow(padded(), memory_);
     linear.codes = codes_.data;
     linear.scale = scale_.data;
     linear.offset = offset_.data;
+  }
+
+  // Where the first four codes of an output lie; the next are a panel of such behind.
+  int8_t* codes_of(int64_t output) const {
+    const int64_t panel = isa.panel, groups = (linear.in + 3) / 4;
+    return codes_.data + (output / panel * groups * panel + output % panel) * 4;
+  }
+
+  void copy_int8(const PackedWeights& all, int64_t theirs, int own) {
+    const int8_t* from = all.codes_of(theirs);
+    int8_t* to = codes_of(own);
+    for (int g = 0; g < (linear.in + 3) / 4; ++g) {
+      std::memcpy(to, from, 4);
+      from += isa.panel * 4;
+      to += isa.panel * 4;
+    }
+    scale_.data[own] = all.scale_.data[theirs];
+    offset_.data[own] = all.offset_.data[theirs];
   }
 
   size_t row_of(int n) const { return size_t(types.empty() ? n : types[n]); }
@@ -279,19 +322,40 @@ class PackedWeights {
   Aligned<int32_t> offset_;
 };
 
+// A vector for each token: in float32, or in the 8 bits of an output projection.
+struct Table {
+  Floats<2> floats;  // [V, D]; or
+  std::shared_ptr<PackedWeights> packed;
+
+  int64_t size(int axis) const {
+    if (!packed) return floats.size(axis);
+    return axis ? packed->linear.in : packed->linear.out;
+  }
+  // The vector of a token [D], which was checked.
+  void copy(int64_t token, float* out) const {
+    if (packed)
+      unpack(packed->linear, packed->isa.panel, token, out);
+    else
+      std::copy_n(floats.data + token * floats.size(1), floats.size(1), out);
+  }
+};
+
 // Weights of which a few outputs are packed at a time; for 8 bits they are rounded only once.
 class Choices {
  public:
-  Choices(Floats<2> weight, const PackedWeights& like)
-      : weight_(std::move(weight)),
+  Choices(Table table, const PackedWeights& like)
+      : packed_(std::move(table.packed)),
+        weight_(std::move(table.floats)),
         isa_(like.isa),
-        codes_(like.linear.codes ? new Codes(weight_, isa_) : nullptr) {}
+        codes_(!packed_ && like.linear.codes ? new Codes(weight_, isa_) : nullptr) {}
 
   std::shared_ptr<PackedWeights> pick(const Types& outputs) const {
+    if (packed_) return std::make_shared<PackedWeights>(*packed_, outputs);
     return std::make_shared<PackedWeights>(weight_, codes_.get(), outputs, isa_);
   }
 
  private:
+  std::shared_ptr<PackedWeights> packed_;
   Floats<2> weight_;
   const Isa& isa_;
   std::unique_ptr<Codes> codes_;
