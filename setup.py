@@ -25,10 +25,12 @@ TRAIN = ["fairseq-fixed==0.12.3.1", "hydra-core==1.3.2", "omegaconf==2.3.0", *PR
 SERVE = [
     "fastapi>=0.115",
     "fastapi-offline>=1.7.3",  # the API's documentation without outside resources
+    "httptools>=0.6.3",
     "prometheus-client>=0.20",
     "pydantic>=2.9",
     "python-multipart>=0.0.20",  # uploads
     "uvicorn>=0.30",
+    "uvloop>=0.21",
     *TEXT,
 ]
 # Other engines that a verifier can be converted to, and measured against.

@@ -34,7 +34,7 @@ _CUTS = (
 )
 # Most target tokens of a piece, by its source tokens. Whatever needs more repeats itself.
 _GROWTH, _SLACK = 3, 20
-_NEXT_SEED = 0x9E3779B97F4A7C15
+NEXT_SEED = 0x9E3779B97F4A7C15  # from a sentence to the next
 CUT = (FinishReason.LENGTH, FinishReason.REPETITION)  # the end is missing
 _GRAVEST = (FinishReason.ERROR, *CUT)  # of the reasons of a text's sentences
 _NO_REPEAT = 4  # size of n-grams that do not repeat when a loop is decoded again
@@ -101,7 +101,7 @@ class How:
         *rest, end = sentences
         text = Text[R]([], end)
         for number, (gap, sentence) in enumerate(zip(rest[::2], rest[1::2], strict=True)):
-            own = seed + number * _NEXT_SEED
+            own = seed + number * NEXT_SEED
             parts: list[Part[R]] = self.parts(sentence, next(names), own, prefix_ids, tokens)
             parts[0].gap = gap
             text.parts += parts
@@ -139,10 +139,10 @@ class How:
         forced, max_len = [*codec.first_ids, *prefix_ids], self.room(len(ids))
         told = f"its target prefix has {len(forced)} tokens, but at most {max_len - 1} leave room "
         require(len(forced) < max_len, told + "for more; shorten it, or raise --max-len-b.")
-        params = replace(self.params, max_len=max_len, seed=seed % SEEDS)
-        params = replace(params, ends_loops=how.mends and loop_end(ids) is None)
+        ends_loops = how.mends and loop_end(ids) is None
+        own = replace(self.params, max_len=max_len, seed=seed % SEEDS, ends_loops=ends_loops)
         required = how._required(text if read.mask is None else read.mask.text)
-        request = Request(name, ids, params, forced, required, codec.joining if required else ())
+        request = Request(name, ids, own, forced, required, codec.joining if required else ())
         return Part[R](text, how, request, read=read).settled()
 
     def _required(self, text: str) -> list[list[int]]:
@@ -293,7 +293,7 @@ class Part(Generic[R]):
             number = len(parts)
             name, seed = (
                 f"{self.request.id}.{number}",
-                self.request.params.seed + number * _NEXT_SEED,
+                self.request.params.seed + number * NEXT_SEED,
             )
             new: list[Part[R]] = how.parts(piece, name, seed) if is_text else [Part(piece, how)]
             new[0].gap = gap
@@ -319,7 +319,7 @@ class Part(Generic[R]):
         forced = whole.forced_ids[len(how.codec.first_ids) :] if number == 0 else []
         least = max(whole.params.min_len + _SLACK, len(whole.forced_ids) + 1)
         short = replace(how, room=lambda n: min(how.room(n), _GROWTH * n + least))
-        name, seed = f"{whole.id}.{number + 1}", whole.params.seed + number * _NEXT_SEED
+        name, seed = f"{whole.id}.{number + 1}", whole.params.seed + number * NEXT_SEED
         parts: list[Part[R]] = short.parts(text, name, seed, forced)
         parts[0] = replace(parts[0], gap=gap, continues=self.continues or number > 0)
         return parts

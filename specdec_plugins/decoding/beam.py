@@ -333,9 +333,10 @@ class Lanes:
         """As `Session.cancel`."""
         return [*self._plain.cancel(ids), *self._searching.cancel(ids)]
 
-    def step(self) -> list[RowEvent]:
-        """A round of each batch."""
-        events = [*self._plain.step(), *self._searching.step()]
+    def step(self, most: int = 1) -> list[RowEvent]:
+        """A round of each batch; of `plain` alone up to `most`, as of `Session.step`."""
+        most = 1 if len(self._searching) else most
+        events = [*self._plain.step(most), *self._searching.step()]
         theirs, own = self._searching.stats.seconds, self.stats.seconds
         own.update({name: own.get(name, 0.0) + seconds for name, seconds in theirs.items()})
         theirs.clear()

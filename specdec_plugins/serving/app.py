@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -26,14 +27,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import specdec_plugins
 from specdec_plugins.errors import INTERRUPTED
 from specdec_plugins.serving.errors import HUNG_UP, KINDS, STOPPED, ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.request_ids import RequestIds, current_id
-from specdec_plugins.serving.routes import bearer, router
+from specdec_plugins.serving.routes import Endpoint, bearer, router
 from specdec_plugins.serving.schemas import FORM, PARTS, content_type
 from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
@@ -44,6 +45,7 @@ _JSON = "application/json"
 _MONITORED = ("/health", "/metrics")
 _BODY_HAS_KEY = ("/translate", "/translate_file", "/detect")  # may have it
 _PATIENCE = 8  # a body is read up to so many times its limit before the connection is closed
+_LONGEST_HEAD = 65_536  # bytes
 _PAGE = Path(__file__).parent / "page"
 # The page loads nothing from elsewhere and must not be framed.
 _PAGE_HEADERS = {
@@ -83,7 +85,9 @@ def create_app(
     app.add_exception_handler(ServiceError, _answer)
     app.add_exception_handler(HTTPException, _answer)
     routes = frozenset(getattr(route, "path", "") for route in (*router.routes, *app.routes))
-    app.add_middleware(Gate, service=service)
+    own = [route for route in router.routes if isinstance(route, APIRoute)]
+    posts = {route.path: route.endpoint for route in own if "POST" in (route.methods or ())}
+    app.add_middleware(Gate, service=service, posts=posts)
     app.add_middleware(RequestLog, service=service, routes=routes)
     _allow(app, settings.origins)
     app.add_middleware(RequestIds)  # added last, so it comes first
@@ -114,13 +118,14 @@ def _add_page(app: FastAPI) -> None:
         serve(name, f"/{name}")
 
 
-class Connection(H11Protocol):
-    """uvicorn's, with a limit of their number and of the time that a client may do nothing."""
+class Connection(HttpToolsProtocol):
+    """uvicorn's, with limits: of their number, of heads, and of the time that a client is idle."""
 
     def __init__(self, settings: ServerSettings, **given: Any) -> None:
         super().__init__(**given)
         self._most, self._patience = settings.max_connections, settings.body_timeout
         self._timer: asyncio.TimerHandle | None = None
+        self._num_unread = 0  # bytes that were neither a whole head nor a body
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -128,6 +133,20 @@ class Connection(H11Protocol):
             transport.abort()
         else:
             self._wait_for(self._next_request)
+
+    def data_received(self, data: bytes) -> None:
+        self._num_unread += len(data)
+        super().data_received(data)
+        if self._num_unread > _LONGEST_HEAD:
+            self.transport.abort()
+
+    def on_headers_complete(self) -> None:
+        self._num_unread = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._num_unread = 0
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -168,7 +187,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, settings: ServerSettings, **given: Any) -> None:
         """given: to uvicorn's `Config`."""
         config: dict[str, Any] = {
-            "loop": "asyncio",  # whatever else is installed beside it
+            "loop": "uvloop",
             "http": partial(Connection, settings),
             "log_config": None,
             "access_log": False,
@@ -201,12 +220,15 @@ class Server(uvicorn.Server):
 class Gate:
     """ASGI middleware, inside `RequestLog`: refuses what it can, and reads bodies of bounded size.
 
-    Headers decide before a body is read, and its size before anything is done with it.
+    Headers decide before a body is read, and its size before anything is done with it. Then the
+    routes that have bodies are called from here: FastAPI's way to them takes longer than they do.
     """
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, posts: dict[str, Endpoint]) -> None:
+        """posts: those routes, by path."""
         self._app = app
         self._service = service
+        self._posts = posts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
@@ -223,7 +245,12 @@ class Gate:
         async def received() -> Message:
             return next(messages, None) or await receive()
 
-        await self._app(scope, received, send)
+        endpoint = self._posts.get(scope["path"])
+        if endpoint is None:
+            await self._app(scope, received, send)
+        else:
+            answer = await endpoint(Request(scope, received))
+            await answer(scope, received, send)
 
     def _refusal(self, path: str, headers: Headers) -> ServiceError | None:
         """What the headers alone decide."""
@@ -309,9 +336,9 @@ class RequestLog:
             seen = HUNG_UP if code is None or hung_up else code
             self._count(method, scope["path"], seen, time.monotonic() - begin)
 
-    def _told(self, error: BaseException) -> ServiceError | None:
+    def _told(self, error: BaseException) -> Exception | None:
         """How the client is told; None if nobody waits any more."""
-        if isinstance(error, ServiceError):  # of `Gate`
+        if isinstance(error, (ServiceError, HTTPException)):  # of `Gate`, and what it calls
             return error
         if isinstance(error, asyncio.CancelledError):
             return ServiceError(*STOPPED) if self._service.is_stopping else None

@@ -83,30 +83,35 @@ class Metrics:
         folder = os.environ.get(SHARED_FOLDER)
         return generate_latest(_shared(folder) if folder else self.registry)
 
-    def stepped(self, events: Sequence[RowEvent], num_rows: int, seconds: dict[str, float]) -> None:
-        """Record one round of `num_rows` rows; seconds: by part, of this round."""
+    def stepped(
+        self, events: Sequence[RowEvent], num_rows: int, num_rounds: int, seconds: dict[str, float]
+    ) -> None:
+        """Record some rounds of `num_rows` rows; seconds: by part, of these rounds."""
         self.batch_rows.set(num_rows)
-        self.batch_size.observe(num_rows)
+        for _ in range(num_rounds):
+            self.batch_size.observe(num_rows)
         for part, value in seconds.items():
             self.part_seconds.labels(part).inc(value)
-        for event in events:
-            if event.emitted_ids:  # else the sentence could not be decoded
-                self._round(event)
+        good = [event for event in events if event.emitted_ids]  # not what could not be decoded
+        num_tokens = sum(len(event.emitted_ids) for event in good)
+        self.rounds.inc(len(good))
+        self.tokens.inc(num_tokens)
+        self.skipped.inc(num_tokens - len(good))
+        drafts = [(len(e.draft_ids), e.num_accepted) for e in good if e.draft_ids]
+        if drafts:
+            self._drafted(drafts)
 
-    def _round(self, event: RowEvent) -> None:
-        num_drafted = len(event.draft_ids)
-        self.rounds.inc()
-        self.tokens.inc(len(event.emitted_ids))
-        self.skipped.inc(len(event.emitted_ids) - 1)
-        if not num_drafted:
-            return
-        self.drafted.inc(num_drafted)
-        self.accepted.inc(event.num_accepted)
-        self.accepted_round.observe(event.num_accepted)
-        for position in range(1, num_drafted + 1):
-            self.position_drafted.labels(position).inc()
-            if position <= event.num_accepted:
-                self.position_accepted.labels(position).inc()
+    def _drafted(self, rounds: Sequence[tuple[int, int]]) -> None:
+        """rounds: how many tokens each drafted, and how many of them were kept."""
+        self.drafted.inc(sum(drafted for drafted, _ in rounds))
+        self.accepted.inc(sum(accepted for _, accepted in rounds))
+        for _, accepted in rounds:
+            self.accepted_round.observe(accepted)
+        for counter, side in ((self.position_drafted, 0), (self.position_accepted, 1)):
+            most = max(counts[side] for counts in rounds)
+            for position in range(1, most + 1):
+                num = sum(counts[side] >= position for counts in rounds)
+                counter.labels(position).inc(num)
 
     def answered(self, num_tokens: int, num_rounds: int, seconds: float) -> None:
         """Record a sentence whose translation was sent; seconds: of its decoding."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import accumulate, count
 from typing import Any, TypeVar
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
-from specdec_plugins.app.planning import How, Part, Plan, Result, Text
+from specdec_plugins.app.planning import NEXT_SEED, How, Part, Plan, Result, Text
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.requests import SEEDS, DecodeParams
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
@@ -31,13 +31,15 @@ _ROW |= {"no_repeat_ngram_size", "repetition_penalty"}
 class TextPlan(Plan[R]):
     """Prepared texts."""
 
-    def __init__(self, texts: Iterable[Text[R]], seed: int) -> None:
+    def __init__(self, texts: Iterable[Text[R]], seed: int, size: int) -> None:
+        """size: their characters."""
         super().__init__(texts)
         self.seed = seed
+        self.size = size
 
     def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan[R]:
         """The same texts, to be decoded in another way; each sentence has a seed of its own."""
-        seeds = ((seed + number * 0x9E3779B97F4A7C15) % SEEDS for number in count())
+        seeds = ((seed + number * NEXT_SEED) % SEEDS for number in count())
 
         def again(part: Part[R]) -> Part[R]:
             request, how = part.request, replace(part.how, params=params)
@@ -48,7 +50,8 @@ class TextPlan(Plan[R]):
                 request = replace(request, params=replace(own, seed=next(seeds)))
             return replace(part, how=how, request=request, result=None, said=None)
 
-        return TextPlan((Text([*map(again, t.parts)], t.end) for t in self.texts), seed)
+        texts = (Text([*map(again, text.parts)], text.end) for text in self.texts)
+        return TextPlan(texts, seed, self.size)
 
 
 def make_plan(
@@ -68,7 +71,9 @@ def make_plan(
     codec = model.codec.between(options.source_lang, options.target_lang)
     how = _how(codec, params, options, model, settings)
     sentences = [how.sentences(text) for text in texts]
-    seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
+    seed = options.seed or 0
+    if options.do_sample and options.seed is None:
+        seed = secrets.randbelow(SEEDS)
     num = sum(len(one) // 2 for one in sentences) * copies
     if num > settings.max_waiting:
         fewer = " or ask for no alternatives" if copies > 1 else ""
@@ -78,9 +83,13 @@ def make_plan(
             f"parts{fewer}.",
         )
     take(num)
-    names = (f"sentence {number}" for number in count(1))
-    prepared: Iterator[Text[R]] = (how.opened(one, names) for one in sentences)
-    plan = TextPlan(prepared, seed).decoded_with(params, seed)
+    names, before = (f"sentence {number}" for number in count(1)), [0]
+    before += accumulate(len(one) // 2 for one in sentences)
+    prepared: Iterator[Text[R]] = (
+        how.opened(one, names, seed + number * NEXT_SEED)
+        for one, number in zip(sentences, before, strict=False)
+    )
+    plan = TextPlan(prepared, seed, sum(map(len, texts)))
     for request in plan.requests:
         check_request(request, model.decoder.verifier, model.decoder.method)
     return plan

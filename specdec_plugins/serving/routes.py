@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 from starlette.datastructures import Headers
 
 import specdec_plugins
@@ -21,25 +22,38 @@ from specdec_plugins.serving import documents, schemas, stream
 from specdec_plugins.serving.documents import Pair
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.planning import most_tokens
+from specdec_plugins.serving.schemas import M
 from specdec_plugins.serving.service import Service, Subscription
 from specdec_plugins.text.detection import Guess
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 _CODES = (400, 403, 413, 415, 422, 429, 500, 503, 504)
 router = APIRouter(responses={code: {"model": schemas.ErrorResponse} for code in _CODES})
 
 
-def service_of(request: Request) -> Service:
-    return request.app.state.service
+def _post(
+    path: str, body: dict[str, Any], answer: Any, kind: type[Response] = JSONResponse
+) -> Callable[[Endpoint], Endpoint]:
+    """Adds a route whose body and answer FastAPI describes, and does not read or check again."""
+    return router.post(path, openapi_extra=body, response_model=answer, response_class=kind)
+
+
+def _json(answer: BaseModel) -> Response:
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+async def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
 
 
 TheService = Annotated[Service, Depends(service_of)]
-GenerateBody = Annotated[schemas.GenerateRequest, Depends(schemas.body_of(schemas.GenerateRequest))]
-RootBody = Annotated[schemas.RootRequest, Depends(schemas.body_of(schemas.RootRequest))]
-DetectBody = Annotated[schemas.DetectRequest, Depends(schemas.body_of(schemas.DetectRequest))]
-FileBody = Annotated[schemas.FileRequest, Depends(schemas.body_of(schemas.FileRequest))]
-TranslateBody = Annotated[
-    schemas.TranslateRequest, Depends(schemas.body_of(schemas.TranslateRequest))
-]
+
+
+async def _read(request: Request, model: type[M]) -> tuple[Service, M]:
+    """The server, and the body of a request. Raises ServiceError."""
+    return await service_of(request), await schemas.read(request, model)
 
 
 def bearer(headers: Headers) -> bytes | None:
@@ -49,68 +63,66 @@ def bearer(headers: Headers) -> bytes | None:
     return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
 
 
-@router.post("/generate", openapi_extra=schemas.schema_of(schemas.GenerateRequest))
-async def post_generate(
-    request: Request, service: TheService, body: GenerateBody
-) -> schemas.GenerateResponse:
+@_post("/generate", schemas.schema_of(schemas.GenerateRequest), schemas.GenerateResponse)
+async def post_generate(request: Request) -> Response:
     """Translate a text, in the shape of text-generation-inference."""
-    async with service.until(service.deadline()):
-        return await stream.while_connected(
-            request, stream.generate(service, body.inputs, body.parameters)
-        )
+    service, body = await _read(request, schemas.GenerateRequest)
+    return _json(await _generate(request, service, body))
 
 
-@router.post(
-    "/generate_stream",
-    openapi_extra=schemas.schema_of(schemas.GenerateRequest),
-    response_model=schemas.StreamResponse,
-    response_class=Response,
+async def _generate(
+    request: Request, service: Service, body: schemas.GenerateRequest
+) -> schemas.GenerateResponse:
+    async with service.until(service.deadline(), request.receive):
+        return await stream.generate(service, body.inputs, body.parameters)
+
+
+@_post(
+    "/generate_stream", schemas.schema_of(schemas.GenerateRequest), schemas.StreamResponse, Response
 )
-async def post_generate_stream(
-    request: Request, service: TheService, body: GenerateBody
-) -> Response:
+async def post_generate_stream(request: Request) -> Response:
     """Translate a text and stream each round's tokens as server-sent events."""
+    return await _stream(*await _read(request, schemas.GenerateRequest))
+
+
+async def _stream(service: Service, body: schemas.GenerateRequest) -> Response:
     # The events have every detail anyway.
     deadline, options = service.deadline(), body.parameters.model_copy(update={"details": True})
     async with service.until(deadline):
         plan = await service.plan([body.inputs], options)
     # Submitted before the answer begins, so that a full queue still answers 429.
-    subscription = Subscription(service.worker, plan.requests)
+    subscription = Subscription(service.worker, plan.requests, streams=True)
     events = stream.events_of(service, plan, options, subscription)
-    return stream.EventStream(stream.written(service, events, deadline), subscription)
+    return stream.EventStream(service, stream.written(service, events, deadline), subscription)
 
 
-@router.post("/", openapi_extra=schemas.schema_of(schemas.RootRequest), response_model=None)
-async def post_root(
-    request: Request, service: TheService, body: RootBody
-) -> Response | list[schemas.RootResponse]:
+@_post("/", schemas.schema_of(schemas.RootRequest), list[schemas.RootResponse])
+async def post_root(request: Request) -> Response:
     """The route that text-generation-inference clients call if given only an address."""
+    service, body = await _read(request, schemas.RootRequest)
     if body.stream:
-        return await post_generate_stream(request, service, body)
-    answer = await post_generate(request, service, body)
-    said = answer.generated_text
-    return [schemas.RootResponse(**answer.model_dump(), translation_text=said)]
+        return await _stream(service, body)
+    answer = (await _generate(request, service, body)).model_dump()
+    return JSONResponse([{**answer, "translation_text": answer["generated_text"]}])
 
 
-@router.post("/translate", openapi_extra=schemas.schema_of(schemas.TranslateRequest))
-async def post_translate(
-    request: Request, service: TheService, body: TranslateBody
-) -> schemas.TranslateResponse:
+@_post("/translate", schemas.schema_of(schemas.TranslateRequest), schemas.TranslateResponse)
+async def post_translate(request: Request) -> Response:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
+    service, body = await _read(request, schemas.TranslateRequest)
     _check_key(request, service, body.api_key)
     _check_translate(service, body)
     is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
-    async with service.until(service.deadline()):
+    async with service.until(service.deadline(), request.receive):
         source, guesses = await service.source_of(body.source, texts)
         pages = _pages if body.format == "html" else _texts
-        work = pages(service, texts, (source, body.target), body)
-        answer = await stream.while_connected(request, work)
+        answer = await pages(service, texts, (source, body.target), body)
     answer.detectedLanguage = [_detected(guesses[0])] * len(texts) if guesses else None
     for name in (*_OF_EACH, "detectedLanguage"):
         value = getattr(answer, name)
         setattr(answer, name, value[0] if is_one and value else value)
-    return answer
+    return _json(answer)
 
 
 # Fields of the answer that are lists if the question is one.
@@ -177,33 +189,31 @@ def _check_translate(service: Service, body: schemas.TranslateRequest) -> None:
         raise ServiceError(413, message)
 
 
-@router.post("/detect", openapi_extra=schemas.schema_of(schemas.DetectRequest))
-async def post_detect(
-    request: Request, service: TheService, body: DetectBody
-) -> list[schemas.Detected]:
+@_post("/detect", schemas.schema_of(schemas.DetectRequest), list[schemas.Detected])
+async def post_detect(request: Request) -> Response:
     """The languages that a text may be in, the most probable first, in LibreTranslate's shape."""
+    service, body = await _read(request, schemas.DetectRequest)
     _check_key(request, service, body.api_key)
     languages = service.model.codec.languages
     known = dict.fromkeys((*languages.sources, *languages.targets))
     text = body.q if isinstance(body.q, str) else "\n".join(body.q)
-    return [_detected(guess) for guess in await service.detect(text, [*known])]
+    found = await service.detect(text, [*known])
+    return JSONResponse([_detected(guess).model_dump() for guess in found])
 
 
-@router.post("/translate_file", openapi_extra=schemas.FILE_SCHEMA)
-async def post_translate_file(
-    request: Request, service: TheService, body: FileBody
-) -> schemas.FileResponse:
+@_post("/translate_file", schemas.FILE_SCHEMA, schemas.FileResponse)
+async def post_translate_file(request: Request) -> Response:
     """Translate a document; the answer says where the translation can be fetched for a while."""
+    service, body = await _read(request, schemas.FileRequest)
     _check_key(request, service, body.api_key)
     name, data = body.file.filename or "", await body.file.read()
-    async with service.until(service.deadline()):
+    async with service.until(service.deadline(), request.receive):
         job = await documents.job_of(name, data)
         source, _ = await service.source_of(body.source, job.texts)
-        work = documents.translate_document(service, job, (source, body.target))
-        done = await stream.while_connected(request, work)
+        done = await documents.translate_document(service, job, (source, body.target))
     kept = await asyncio.to_thread(documents.keep, name, done.data)
     address = f"{request.base_url}download_file/{quote(kept)}"
-    return schemas.FileResponse(translatedFileUrl=address, note=done.note)
+    return _json(schemas.FileResponse(translatedFileUrl=address, note=done.note))
 
 
 @router.get("/download_file/{name}", response_class=Response)

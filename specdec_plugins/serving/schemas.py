@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -370,30 +370,25 @@ _LISTS = frozenset({"q"})  # form fields that may be repeated
 _NO_OBJECT = ("json_invalid", "model_type")  # errors of a body that is no JSON object
 
 
-def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
-    """A dependency that reads a JSON object, or a form, of parts or not, as the content type says.
+async def read(request: Request, model: type[M]) -> M:
+    """The body: a JSON object, or a form, of parts or not, as the content type says.
 
     curl sends every body as a form unless told otherwise, so a form that begins like JSON is read
     as JSON. Raises ServiceError.
     """
-
-    async def read(request: Request) -> M:
-        body = await request.body()
-        kind = content_type(request.headers)
-        try:
-            if kind == PARTS:
-                return model.model_validate(
-                    _fields((await request.form(max_files=1, max_fields=1000)).multi_items())
-                )
-            if kind == FORM and body.lstrip()[:1] != b"{":
-                return model.model_validate(_form(body))
-            return model.model_validate_json(body)
-        except ValidationError as error:
-            fault = error.errors(include_url=False, include_context=False)[0]
-            is_object = fault["loc"] or fault["type"] not in _NO_OBJECT
-            raise ServiceError(422 if is_object else 400, _sentence(fault)) from error
-
-    return read
+    body, kind = await request.body(), content_type(request.headers)
+    try:
+        if kind == PARTS:
+            return model.model_validate(
+                _fields((await request.form(max_files=1, max_fields=1000)).multi_items())
+            )
+        if kind == FORM and body.lstrip()[:1] != b"{":
+            return model.model_validate(_form(body))
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False)[0]
+        is_object = fault["loc"] or fault["type"] not in _NO_OBJECT
+        raise ServiceError(422 if is_object else 400, _sentence(fault)) from error
 
 
 def content_type(headers: Headers) -> str:

@@ -1,15 +1,19 @@
-"""Asynchronous translation of texts through the worker, without HTTP."""
+"""Asynchronous translation of texts through the worker."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import islice
 from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
 
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.ranking import ranked
@@ -29,6 +33,7 @@ T = TypeVar("T")
 
 # Seconds. No text of a permitted size keeps the text thread as long.
 _STUCK_AFTER = 10.0
+_SHORT = 500  # characters that take less time than a change of threads, or little more
 
 _MOST_BEAMS = 16  # as in `Parameters`
 
@@ -44,8 +49,9 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.worker = BatchWorker(model.open, settings, self.metrics, when_failed)
-        # One thread, because a text pipeline need not be thread-safe; its own, because tokenising a
-        # long text on the event loop would hold up every other request.
+        # A text pipeline need not be thread-safe. A long text would hold up every other request on
+        # the event loop, so it has a thread; for a short one, going there would take longer.
+        self._text_lock = threading.Lock()
         self._text_thread = ThreadPoolExecutor(1, "specdec-text")
         self._text_began: float | None = None  # when it began what it does, on the clock of `time`
         self.is_stopping = False  # still serves, but will not for long
@@ -72,12 +78,33 @@ class Service:
         return asyncio.get_running_loop().time() + self.settings.request_timeout
 
     @asynccontextmanager
-    async def until(self, deadline: float) -> AsyncIterator[None]:
-        """Cancels the block and raises ServiceError if it is not done by the deadline."""
+    async def until(
+        self, deadline: float | None, receive: Receive | None = None
+    ) -> AsyncIterator[None]:
+        """Cancels the block and raises ServiceError if it is not done by the deadline.
+
+        receive: the client's; if it hangs up before that, ClientDisconnect is raised.
+        """
+
+        async def watch(receive: Receive) -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            if not limit.expired():
+                limit.reschedule(0.0)
+
         try:
-            async with asyncio.timeout_at(deadline):
-                yield
+            async with asyncio.timeout_at(deadline) as limit:
+                watcher = asyncio.ensure_future(watch(receive)) if receive else None
+                try:
+                    yield
+                finally:
+                    if watcher is not None:
+                        watcher.cancel()
+                if deadline is not None and asyncio.get_running_loop().time() > deadline:
+                    raise TimeoutError  # it has not paused since
         except TimeoutError as error:
+            if watcher is not None and not watcher.cancelled() and watcher.done():
+                raise ClientDisconnect from error
             seconds = self.settings.request_timeout
             message = f"The translation took longer than {seconds:g} seconds."
             raise ServiceError(504, message) from error
@@ -118,7 +145,8 @@ class Service:
             self.model.codec.between(options.source_lang, options.target_lang)
         with self._refusing(), self.worker.places() as take:
             return await self.with_text(
-                lambda: make_plan(texts, options, self.model, settings, take, copies)
+                lambda: make_plan(texts, options, self.model, settings, take, copies),
+                num_characters,
             )
 
     @contextmanager
@@ -132,7 +160,7 @@ class Service:
     async def detect(self, text: str, known: Sequence[str]) -> list[Guess]:
         """As `text.detection.detect`. Raises ServiceError if it is not installed."""
         try:
-            return await self.with_text(lambda: detect(text, known))
+            return await self.with_text(lambda: detect(text, known), len(text))
         except UserError as error:
             raise ServiceError(501, f"{error}.") from error
 
@@ -145,8 +173,8 @@ class Service:
             return source, []
         known, default = self.model.codec.languages.sources, self.model.source_lang
         try:
-            only_known = len(known) > 1
-            found = await self.with_text(lambda: detect("\n".join(texts), known, only_known))
+            only_known, text = len(known) > 1, "\n".join(texts)
+            found = await self.with_text(lambda: detect(text, known, only_known), len(text))
         except UserError as error:
             if default is None:
                 message = f"The source 'auto' cannot be told ({error}); name the language."
@@ -185,7 +213,7 @@ class Service:
             both = zip(best, found, strict=True)
             return best, [[text for text in own if text != one.text][:num] for one, own in both]
 
-        return await self.with_text(read)
+        return await self.with_text(read, plan.size)
 
     def note_on(self, others: Sequence[Sequence[str]], num: int) -> str | None:
         """Why there are fewer alternatives of some texts than `num`; None if there are not."""
@@ -216,36 +244,44 @@ class Service:
             for plan in plans:
                 plan.take([*islice(left, len(plan.requests))])
 
-        await self.with_text(take)
+        await self.with_text(take, sum(plan.size for plan in plans))
 
     def answered(self, plan: TextPlan[BatchRow]) -> None:
         """Count sentences whose translations were sent."""
         for text in plan.texts:
             for row in text.results:
-                self.metrics.answered(len(row.token_ids), len(row.rounds), row.decode_seconds)
+                self.metrics.answered(len(row.token_ids), len(row.events), row.decode_seconds)
             for part in text.parts:
                 self.metrics.incomplete.labels("truncated").inc(part.is_cut)
                 self.metrics.incomplete.labels("unreadable").inc(bool(part.fault))
 
-    async def with_text(self, work: Callable[[], T]) -> T:
-        """The result of `work`, run on the text thread."""
-
-        def timed() -> T:
-            self._text_began = time.monotonic()
+    async def with_text(self, work: Callable[[], T], size: int) -> T:
+        """The result of `work` on texts of so many characters."""
+        if size <= _SHORT and self._text_lock.acquire(blocking=False):
             try:
                 return work()
             finally:
-                self._text_began = None
+                self._text_lock.release()
+
+        def timed() -> T:
+            with self._text_lock:
+                self._text_began = time.monotonic()
+                try:
+                    return work()
+                finally:
+                    self._text_began = None
 
         return await asyncio.get_running_loop().run_in_executor(self._text_thread, timed)
 
 
 class Subscription(Submission):
-    """Delivers each row's rounds to the event loop as they happen; always `close` it."""
+    """Delivers rows' rounds to the event loop as they happen; always `close` it."""
 
-    def __init__(self, worker: BatchWorker, requests: Sequence[Request]) -> None:
+    def __init__(
+        self, worker: BatchWorker, requests: Sequence[Request], streams: bool = False
+    ) -> None:
         """Raises ServiceError if the requests cannot be queued."""
-        super().__init__(requests, current_id.get())
+        super().__init__(requests, current_id.get(), streams)
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._news: list[asyncio.Queue[RowRound | Exception]] = [asyncio.Queue() for _ in requests]
@@ -254,7 +290,10 @@ class Subscription(Submission):
             worker.submit(self)
 
     async def rounds(self, row: int) -> AsyncIterator[RowRound]:
-        """The rounds of one sentence. Raises the error of whichever sentence failed first."""
+        """Those rounds of one sentence that are delivered.
+
+        Raises the error of whichever sentence failed first.
+        """
         is_last = False
         while not is_last:
             news = await self._news[row].get()

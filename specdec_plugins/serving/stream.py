@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TypeVar
 
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -26,7 +24,6 @@ from specdec_plugins.serving.schemas import Parameters, StreamResponse, Token
 from specdec_plugins.serving.service import Service, Subscription
 from specdec_plugins.serving.worker import BatchRow, RowRound
 
-T = TypeVar("T")
 _INCOMPLETE = "\ufffd"
 
 
@@ -35,13 +32,13 @@ async def generate(service: Service, text: str, options: Parameters) -> schemas.
     plan = await service.plan([text], options)
     await service.decode(plan)
     [done] = plan.texts
-    one = await service.with_text(lambda: Translated.of(done))
+    one = await service.with_text(lambda: Translated.of(done), plan.size)
     answer = schemas.GenerateResponse(
         generated_text=one.text, truncated=one.is_cut, unreadable=one.fault or None
     )
     if options.n_best:
         num = options.n_best
-        found = await service.with_text(lambda: ranked(done, num))
+        found = await service.with_text(lambda: ranked(done, num), plan.size)
         answer.n_best = [
             schemas.Hypothesis(generated_text=one.text, score=one.score, logprob=one.log_prob)
             for one in found
@@ -50,7 +47,7 @@ async def generate(service: Service, text: str, options: Parameters) -> schemas.
         answer.details = make_details(plan, options, one)
         sentences = [(GrowingSentence(service.model, part), part.result) for part in done.parts]
         answer.details.tokens = await service.with_text(
-            lambda: [t for s, row in sentences for t in s.add(*_tokens_of(row))]
+            lambda: [t for s, row in sentences for t in s.add(*_tokens_of(row))], plan.size
         )
     return answer
 
@@ -77,13 +74,13 @@ def make_details(
 def _speculation(part: Part[BatchRow]) -> schemas.Speculation:
     row = part.result
     assert row is not None
-    events = [one.event for one in row.rounds]
+    events = row.events
     return schemas.Speculation(
         rounds=len(events),
         drafted=[len(event.draft_ids) for event in events],
         accepted=[event.num_accepted for event in events],
         emitted=[len(event.emitted_ids) for event in events],
-        queue_ms=_ms(row.rounds[-1].queue_seconds),
+        queue_ms=_ms(row.queue_seconds),
         decode_ms=_ms(row.decode_seconds),
         score=schemas.Score.of(part.score) if part.score else None,
     )
@@ -152,7 +149,7 @@ async def events_of(
         async for one in _copied() if part.request is None else subscription.rounds(row):
             ids, scores = (one.event.emitted_ids, one.event.token_scores) if one else ([], [])
             is_last = one is None or one.event.result is not None
-            tokens = await service.with_text(partial(sentence.add, ids, scores))
+            tokens = await service.with_text(partial(sentence.add, ids, scores), len(part.text))
             if part.read.mask is None:
                 part.said = sentence.text
             elif is_last:
@@ -182,7 +179,7 @@ async def _end(
     [text] = plan.texts
     await service.take([plan], rows)
     await service.decode(plan)
-    done = await service.with_text(lambda: Translated.of(text))
+    done = await service.with_text(lambda: Translated.of(text), plan.size)
     last.token.text += text.end
     last.generated_text, last.truncated = done.text, done.is_cut
     last.unreadable, last.details = done.fault or None, make_details(plan, options, done)
@@ -190,12 +187,12 @@ async def _end(
 
 async def _whole(service: Service, text: Text[BatchRow], part: Part[BatchRow]) -> str:
     """The translation of a decoded part of a text, with all its spans."""
-    alone = TextPlan([Text([part])], seed=0)
-    await service.with_text(alone.settle)
+    alone = TextPlan([Text([part])], 0, len(part.text))
+    await service.with_text(alone.settle, alone.size)
     await service.finish(alone)
     at, [done] = text.parts.index(part), alone.texts
     text.parts[at : at + 1] = done.parts
-    return await service.with_text(lambda: done.translation)
+    return await service.with_text(lambda: done.translation, alone.size)
 
 
 async def _copied() -> AsyncIterator[RowRound | None]:
@@ -235,26 +232,6 @@ def _own(event: RowEvent) -> str | None:
     return "bonus" if event.num_accepted == len(event.draft_ids) else "correction"
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. If the client hangs up first, cancels it; raises ClientDisconnect."""
-    task = asyncio.ensure_future(work)
-    listener = asyncio.ensure_future(_hang_up(request.receive))
-    try:
-        await asyncio.wait({task, listener}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
-    finally:
-        for future in (task, listener):
-            future.cancel()
-        await asyncio.gather(task, listener, return_exceptions=True)
-
-
-async def _hang_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 class EventStream(StreamingResponse):
     """Server-sent events: the tokens of a round are written in one piece; an error ends them.
 
@@ -265,14 +242,18 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, texts: AsyncIterator[str], subscription: Subscription) -> None:
+    def __init__(
+        self, service: Service, texts: AsyncIterator[str], subscription: Subscription
+    ) -> None:
         """subscription: closed when the stream ends, in any way, even before it began."""
         super().__init__(texts, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._service = service
         self._subscription = subscription
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(Request(scope, receive), self.stream_response(send))
+            async with self._service.until(None, receive):
+                await self.stream_response(send)
         except OSError as error:
             raise ClientDisconnect from error
         finally:

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from specdec_plugins.decoding.beam import Lanes
 from specdec_plugins.decoding.engine import Session
-from specdec_plugins.decoding.requests import FinishReason, Hypothesis, Request, RowEvent
+from specdec_plugins.decoding.requests import FinishReason, Hypothesis, Request, RowEvent, RowResult
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import STOPPED, ServiceError
 from specdec_plugins.serving.metrics import Metrics
@@ -26,11 +27,11 @@ log = logging.getLogger("specdec.serving")
 _UNDECODABLE = (500, "This sentence could not be decoded; the server's log has the reason.")
 _DIED = (500, "The engine of this server has failed; try another server, or try again later.")
 _LOST_AFTER = 3  # consecutive rows that failed alone: the device is likely lost
+_AT_ONCE = 0.005  # seconds of rounds in one call, which a sentence that comes meanwhile waits
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True)
-class RowRound:
+class RowRound(NamedTuple):
     """What one round did to one sentence, and when."""
 
     event: RowEvent
@@ -42,10 +43,13 @@ class RowRound:
 class Submission(ABC):
     """Sentences that one caller asked for together."""
 
-    def __init__(self, requests: Sequence[Request], request_id: str = "-") -> None:
-        """request_id: its name in the log."""
+    def __init__(
+        self, requests: Sequence[Request], request_id: str = "-", streams: bool = False
+    ) -> None:
+        """request_id: its name in the log. streams: deliver every round, not only the last."""
         number = next(_numbers)
         self.request_id = request_id
+        self.streams = streams
         self.submitted_at = 0.0  # the worker's clock, seconds
         self.rows = [
             BatchRow(self, index, replace(request, id=f"{number}.{index}"))
@@ -55,7 +59,7 @@ class Submission(ABC):
 
     @abstractmethod
     def deliver(self, row: int, news: RowRound | Exception) -> None:
-        """Called on the worker's thread with each round of a row, or the error that ends it."""
+        """Called on the worker's thread with rounds of a row, or the error that ends it."""
 
 
 @dataclass(eq=False)
@@ -66,24 +70,29 @@ class BatchRow:
     index: int
     request: Request
     joined_at: float = 0.0  # when it joined the batch first; 0 = not yet
-    rounds: list[RowRound] = field(default_factory=list)
+    ended_at: float = 0.0  # its last round so far, by the same clock
+    events: list[RowEvent] = field(default_factory=list)
 
     @property
     def token_ids(self) -> list[int]:
         """Tokens emitted so far, eos included."""
-        return [token_id for one in self.rounds for token_id in one.event.emitted_ids]
+        return [token_id for event in self.events for token_id in event.emitted_ids]
 
     @property
     def token_scores(self) -> list[float]:
         """Their log-probabilities, if asked for."""
-        return [score for one in self.rounds for score in one.event.token_scores]
+        return [score for event in self.events for score in event.token_scores]
+
+    @property
+    def result(self) -> RowResult | None:
+        """None = it is still decoding."""
+        return self.events[-1].result if self.events else None
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
         """What a beam search has found, the best first, without what was forced."""
-        last = self.rounds[-1].event.result if self.rounds else None
         num_forced = len(self.request.forced_ids)
-        found = [] if last is None else last.hypotheses
+        found = [] if self.result is None else self.result.hypotheses
         return [
             replace(
                 one,
@@ -96,13 +105,17 @@ class BatchRow:
     @property
     def finish_reason(self) -> FinishReason | None:
         """None = it is still decoding."""
-        last = self.rounds[-1].event.result if self.rounds else None
-        return None if last is None else last.finish_reason
+        return None if self.result is None else self.result.finish_reason
+
+    @property
+    def queue_seconds(self) -> float:
+        """Until it joined the batch."""
+        return self.joined_at - self.submission.submitted_at
 
     @property
     def decode_seconds(self) -> float:
         """From when it joined the batch until its last round."""
-        return self.rounds[-1].seconds - self.rounds[-1].queue_seconds
+        return self.ended_at - self.joined_at
 
     def remaining(self) -> Request:
         """What is left to decode: the request, with all tokens emitted so far forced.
@@ -110,13 +123,17 @@ class BatchRow:
         A row that restarts in a new batch resumes where it was, so a stream sends nothing twice.
         Random numbers are keyed by position, so the row draws what it would have drawn.
         """
+        if not self.events:
+            return self.request
         return replace(self.request, forced_ids=[*self.request.forced_ids, *self.token_ids])
 
     def add(self, event: RowEvent, now: float, batch_size: int) -> None:
-        """Record and deliver a round that has just ended."""
-        since = self.submission.submitted_at
-        self.rounds.append(RowRound(event, now - since, self.joined_at - since, batch_size))
-        self.tell(self.rounds[-1])
+        """Record a round that has just ended, and deliver it if it is wanted."""
+        self.events.append(event)
+        self.ended_at = now
+        if self.submission.streams or event.result is not None:
+            since = now - self.submission.submitted_at
+            self.tell(RowRound(event, since, self.queue_seconds, batch_size))
 
     def tell(self, news: RowRound | Exception) -> None:
         self.submission.deliver(self.index, news)
@@ -154,6 +171,7 @@ class BatchWorker:
         self.is_closing = False
         self._out_of_time = False  # closing, and remaining rows fail
         self._pace = 0.05  # seconds between two finished sentences, smoothed
+        self._round = 1.0  # seconds of the last round
         self._thread = threading.Thread(target=self._run, name="specdec-batch", daemon=True)
 
     def start(self) -> None:
@@ -327,15 +345,18 @@ class BatchWorker:
 
     def _step(self) -> None:
         num_rows, before = len(self._rows), time.monotonic()
+        is_watched = any(row.submission.streams for row in self._rows.values())
         try:
-            events = self._session.step()
+            events = self._session.step(1 if is_watched else max(1, int(_AT_ONCE / self._round)))
         except Exception as error:
             self._separate(error)
             return
         now = time.monotonic()
         self._num_lost = 0
         seconds = self._session.stats.seconds
-        self._metrics.stepped(events, num_rows, seconds)
+        num_rounds = -(-len(events) // num_rows)
+        self._round = max(1e-6, (now - before) / max(1, num_rounds))
+        self._metrics.stepped(events, num_rows, num_rounds, seconds)
         seconds.clear()  # counted
         for event in events:
             row = self._rows[event.id]

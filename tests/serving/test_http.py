@@ -500,7 +500,7 @@ def test_request_ids(server: Running, caplog: pytest.LogCaptureFixture) -> None:
         )
     assert (given, len(made)) == ("my-id.1", 32)
     for request_id in (given, made):
-        assert any(f"request_id={request_id} " in line for line in caplog.messages)
+        wait_until(lambda told=f"request_id={request_id} ": told in caplog.text)
 
 
 def test_monitors_do_not_fill_the_log(server: Running, caplog: pytest.LogCaptureFixture) -> None:

@@ -38,6 +38,7 @@ from tests.serving.toys import (
 )
 
 FOREVER = "w0 w1"  # decodes until its limit
+LONG = "w1" + " " * 600  # goes to the thread for texts
 
 
 def send(server: Running, path: str, inputs: str, request_id: str = "x") -> socket.socket:
@@ -232,6 +233,14 @@ def test_a_request_that_does_not_begin_is_not_waited_for(begun: bytes) -> None:
         assert is_closed(client)
 
 
+@pytest.mark.parametrize("body", [b"", b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"])
+def test_heads_and_trailers_have_a_limit(server: Running, body: bytes) -> None:
+    begun = b"POST /nothing HTTP/1.1\r\n" + body
+    endless = (b"X: %b\r\n" % (b"x" * 1000)) * 10_000
+    with send_head(server, begun) as client, pytest.raises(ConnectionError):
+        client.sendall(endless)
+
+
 def send_head(server: Running, begun: bytes) -> socket.socket:
     """A connection whose first request is answered, and whose second has only begun."""
     client = socket.create_connection(("127.0.0.1", server.port))
@@ -382,7 +391,7 @@ def test_a_text_that_does_not_end_is_told_by_health(
     monkeypatch.setattr(service, "_STUCK_AFTER", 0.05)
     may_end = threading.Event()
     monkeypatch.setattr(service, "make_plan", lambda *_: may_end.wait(PATIENCE) and 1 / 0)
-    with send(server, "/generate", "w1"):
+    with send(server, "/generate", LONG):
         wait_until(lambda: server.client.get("/health").status_code == 503)
         assert server.client.get("/health").json() == {"status": "failing"}
         may_end.set()
@@ -420,7 +429,7 @@ def test_nothing_keeps_a_server_from_ending(
     with talking_to(sys.executable, "-c", WORK, port, work, PYTHONPATH=str(ROOT)) as (process, *_):
         wait_until(lambda: listens(port), START)
         with socket.create_connection(("127.0.0.1", port)) as client:
-            body = b'{"inputs": "w1"}'
+            body = json.dumps({"inputs": LONG}).encode()
             head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             client.sendall(head.encode() + body)
             active = f"http://127.0.0.1:{port}/metrics"

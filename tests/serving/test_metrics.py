@@ -21,7 +21,7 @@ def test_rounds_are_counted_by_what_users_ask_for() -> None:
         RowEvent("c", [], 0, [3], None),
         RowEvent("d", [4, 2, 6], 2, [4, 2], None),  # ended within its draft
     ]
-    metrics.stepped(events, 4, {"draft": 0.5, "verify": 0.25})
+    metrics.stepped(events, 4, 1, {"draft": 0.5, "verify": 0.25})
     metrics.answered(9, 4, seconds=0.9)
 
     def value(name: str, **labels: str) -> float | None:

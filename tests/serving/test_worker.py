@@ -27,10 +27,12 @@ from tests.serving.toys import (
 class Inbox(Submission):
     """Some sentences and what came back for each."""
 
-    def __init__(self, *sentences: str, max_len: int = MAX_LEN) -> None:
+    def __init__(self, *sentences: str, max_len: int = MAX_LEN, streams: bool = True) -> None:
         codec = ToyCodec()
         params = DecodeParams(max_len=max_len, top_k=1, block_size=5)
-        super().__init__([Request("x", codec.source_ids(s), params) for s in sentences])
+        requests = [Request("x", codec.source_ids(s), params) for s in sentences]
+        super().__init__(requests, streams=streams)
+        self.told: list[RowRound | Exception] = []
         self.sentences = sentences
         self.statuses = [0] * len(sentences)  # of the errors that ended them
         self.when_first_told: Callable[[], None] = lambda: None
@@ -38,9 +40,10 @@ class Inbox(Submission):
         self.done = threading.Event()
 
     def deliver(self, row: int, news: RowRound | Exception) -> None:
+        self.told.append(news)
         if isinstance(news, ServiceError):
             self.statuses[row] = news.status
-        elif self.rows[row].rounds == [news] and row == 0:
+        elif len(self.told) == 1 and row == 0:
             self.when_first_told()
         self._left -= not isinstance(news, RowRound) or news.event.result is not None
         if not self._left:
@@ -88,8 +91,8 @@ def test_rows_join_a_running_batch_and_every_one_gets_its_own_answer(worker: Toy
     inboxes = [Inbox(f"w{i}", f"w{(i + 5) % 12} w3") for i in range(12)]
     worker.take(*inboxes)
     assert [inbox.wait().ids() for inbox in inboxes] == [i.expected() for i in inboxes]
-    rows = [row for inbox in inboxes for row in inbox.rows]
-    assert max(one.batch_size for row in rows for one in row.rounds) == 4
+    told = [one for inbox in inboxes for one in inbox.told if isinstance(one, RowRound)]
+    assert max(one.batch_size for one in told) == 4
     # An idle batch holds no rows.
     wait_until(lambda: len(worker.verifier.lent.keys) == 0)
 
@@ -98,8 +101,18 @@ def test_a_late_sentence_joins_before_the_early_ones_are_done(worker: ToyWorker)
     early, late = Inbox("w0"), Inbox("w1", max_len=1)  # w0 decodes until its limit
     early.when_first_told = lambda: worker.submit(late)
     worker.submit(early)
-    assert late.wait().rows[0].rounds[0].batch_size == 2
+    [first, *_] = late.wait().told
+    assert isinstance(first, RowRound)
+    assert first.batch_size == 2
     early.wait()
+
+
+def test_who_does_not_stream_is_told_the_end_alone(worker: ToyWorker) -> None:
+    whole, piece = Inbox("w0", "w1", streams=False), Inbox("w0")
+    worker.take(whole, piece)
+    assert whole.wait().ids() == whole.expected()
+    assert len(whole.told) == 2
+    assert len(piece.wait().told) == len(piece.rows[0].events) > 1
 
 
 def test_a_long_job_does_not_hold_up_a_short_one(worker: ToyWorker) -> None:
