@@ -63,6 +63,9 @@ class ScriptedDrafter:
         self._rows = [self._rows[i] for i in rows.tolist()]
         self._tabulate(rows.device)
 
+    def narrow(self, longest: int, is_padded: bool) -> None:
+        self._inner.narrow(longest, is_padded)
+
     def propose(self, asked: DraftRequest) -> Draft:
         prefix, budget, width = asked.prefix, asked.budget, asked.width
         assert self._table is not None, "propose before admit"

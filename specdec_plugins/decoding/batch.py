@@ -22,6 +22,7 @@ from specdec_plugins.decoding.contract import (
     Verdict,
 )
 from specdec_plugins.decoding.networks.cache import join_rows
+from specdec_plugins.decoding.networks.cpu.ops import on_device
 from specdec_plugins.decoding.requests import DecodeParams, Request, RowParams, RowResult
 from specdec_plugins.decoding.sampling import HashRandom
 
@@ -99,8 +100,8 @@ def collate(requests: Sequence[Request], pad: int, start: int, device: torch.dev
 
     def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         width = max(len(row) for row in rows)
-        tokens = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
-        return tokens.long(), torch.tensor([len(row) for row in rows], device=device)
+        tokens = [row + [pad] * (width - len(row)) for row in rows]
+        return on_device(tokens, device).long(), on_device([len(row) for row in rows], device)
 
     source, source_lengths = padded([r.source_ids for r in requests])
     forced, forced_lengths = padded([[start, *r.forced_ids] for r in requests])
@@ -113,7 +114,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[list[Any]]:
         return [tensor.tolist() for tensor in tensors]
     # Floats are reinterpreted as integers, bit by bit.
     parts = [t.long() if t.dtype is torch.bool else t.view(torch.int64) for t in tensors]
-    columns = [part.view(len(part), -1) for part in parts]
+    columns = [part if part.dim() > 1 else part[:, None] for part in parts]
     widths = [part.shape[1] for part in columns]
     copied = torch.split(torch.cat(columns, 1).cpu(), widths, 1)
     whole = [part.contiguous().view(t.shape) for part, t in zip(copied, tensors, strict=True)]
@@ -149,6 +150,7 @@ class LateDrafter:
         self._num_joined = 0
         self._num_waiting = 0
         self._source: SourceBatch | None = None  # of the waiting rows, as admitted
+        self._narrowed: tuple[int, bool] | None = None  # what `narrow` was told last
 
     @property
     def num_waiting(self) -> int:
@@ -159,6 +161,11 @@ class LateDrafter:
         self._source = None if self._num_waiting else source
         self._num_waiting += len(source)
 
+    def narrow(self, longest: int, is_padded: bool) -> None:
+        self._narrowed = longest, is_padded
+        if not self._num_waiting:
+            self._drafter.narrow(longest, is_padded)
+
     @torch.inference_mode()
     def join(self, batch: Batch) -> None:
         """Admit the waiting rows, each with its prefix in the batch."""
@@ -168,6 +175,8 @@ class LateDrafter:
         if source is None or has_begun:
             source = self._collated(late, batch.prefix)
         self._drafter.admit(source)
+        if self._narrowed is not None:
+            self._drafter.narrow(*self._narrowed)
         self._num_joined, self._num_waiting, self._source = len(batch.rows), 0, None
 
     def _collated(self, late: list[RowResult], prefix: Prefix) -> SourceBatch:

@@ -23,7 +23,7 @@ from specdec_plugins.decoding.contract import Draft, Prefix, Verifier
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.hypotheses import Candidate, KernelSearch, Open, Search, reason_of
 from specdec_plugins.decoding.lane import Lane, TorchLane
-from specdec_plugins.decoding.networks.cpu.ops import largest, log_total
+from specdec_plugins.decoding.networks.cpu.ops import largest, log_total, on_device
 from specdec_plugins.decoding.requests import (
     DecodeParams,
     FinishReason,
@@ -136,9 +136,7 @@ class BeamSession(Session):
                 stop = index * width + len(search.feeds)
                 ends += range(stop - len(search.open), stop)
         told = self._read(feeds, width)
-        for index, search in searches.items():
-            if search.counts_forced:
-                self._count_forced(search, told[index, : len(search.feeds) - 1])
+        self._count_forced({index: s for index, s in searches.items() if s.counts_forced}, told)
         flat = told.flatten(0, 1)
         return flat if len(ends) == len(flat) else flat[_index(ends, flat)]
 
@@ -155,16 +153,25 @@ class BeamSession(Session):
         numbers = [[c.token for c in cells], [c.position for c in cells], [c.place for c in cells]]
         bits = bytearray(b"".join(c.seen.to_bytes(8 * num_words, "little") for c in cells))
         device, shape = self.verifier.device, (len(feeds), width)
-        tokens, positions, places = torch.tensor(numbers, device=device).view(3, *shape)
+        tokens, positions, places = on_device(numbers, device).view(3, *shape)
         seen = torch.frombuffer(bits, dtype=torch.int64).view(*shape, num_words)
         verifier = cast(Branching, self.verifier)
-        logits = verifier.score_at(tokens, positions, places, seen.to(device))
+        logits = verifier.score_at(tokens, positions, places, seen.to(device, non_blocking=True))
         return logits.float() if logits.itemsize < 4 else logits  # scores are long sums
 
-    def _count_forced(self, search: Search, logits: Tensor) -> None:
-        """logits: [P, V], of the forced tokens."""
-        own = logits.gather(1, _index(search.request.forced_ids, logits)[:, None])[:, 0].double()
-        search.count_forced((own - log_total(logits).double()).tolist())
+    def _count_forced(self, searches: Mapping[int, Search], logits: Tensor) -> None:
+        """logits: [B, N, V], of which the first are those of a row's forced tokens."""
+        if not searches:
+            return
+        forced = {index: search.request.forced_ids for index, search in searches.items()}
+        rows = [index for index, ids in forced.items() for _ in ids]
+        places = [place for ids in forced.values() for place in range(len(ids))]
+        tokens = [token for ids in forced.values() for token in ids]
+        own = logits[_index(rows, logits), _index(places, logits)]  # [N, V]
+        chosen = own.gather(1, _index(tokens, logits)[:, None])[:, 0].double()
+        told = iter((chosen - log_total(own).double()).tolist())
+        for index, search in searches.items():
+            search.count_forced([next(told) for _ in forced[index]])
 
     def _best(self, searches: Sequence[Search], logits: Tensor) -> list[Sequence[Candidate] | None]:
         """The candidates of each search, best first; None where logits are no numbers."""
@@ -172,29 +179,34 @@ class BeamSession(Session):
         self._adjust([search for search in searches for _ in search.open], logits)
         count = 2 * max(search.beam.size for search in searches) + len(self._skipped) + 1
         scores, tokens = largest(logits, min(count, logits.shape[1]))
-        rows = zip(*to_host([scores.double(), tokens, totals.double()]), strict=True)
+        asked, wanted = self._wanted(searches, logits)
+        told = [scores.double(), tokens, totals.double(), wanted.double()]
+        rows = zip(*to_host(told), strict=True)
         eos, found = self.verifier.special.eos, list[Sequence[Candidate] | None]()
-        wanted = self._wanted(searches, logits)
         for search in searches:
             banned = self._skipped | {eos} if search.length < search.min_len else self._skipped
-            own = [next(rows) for _ in search.open]
+            parts = [next(rows) for _ in search.open]
+            own = [(part[0], part[1], part[2]) for part in parts]
             if search.phrases is None:
                 found.append(_merged(search, own, banned))
             else:
-                more = [next(wanted) for _ in search.open]
+                more = [dict(zip(next(asked), part[3], strict=False)) for part in parts]
                 found.append(_with_phrases(search, own, more, banned, eos))
         return found
 
-    def _wanted(self, searches: Sequence[Search], logits: Tensor) -> Iterator[dict[int, float]]:
-        """Of each hypothesis that must contain phrases: the logits of tokens that help it."""
+    def _wanted(
+        self, searches: Sequence[Search], logits: Tensor
+    ) -> tuple[Iterator[list[int]], Tensor]:
+        """Tokens that help each hypothesis of a search for phrases, and the logits of these.
+
+        Logits: [M, N], a row for each hypothesis of any search, with junk after fewer tokens.
+        """
         owners = [(search, one) for search in searches for one in search.open]
-        asked = [(row, [*s.wanted(one)]) for row, (s, one) in enumerate(owners) if s.phrases]
-        rows = [row for row, tokens in asked for _ in tokens]
-        told = iter(list[float]())
-        if rows:
-            columns = [token for _, tokens in asked for token in tokens]
-            told = iter(logits[_index(rows, logits), _index(columns, logits)].tolist())
-        return iter([{token: next(told) for token in tokens} for _, tokens in asked])
+        asked = [[*search.wanted(one)] if search.phrases else [] for search, one in owners]
+        most = max(map(len, asked))
+        columns = [tokens + [0] * (most - len(tokens)) for tokens in asked]
+        wanted = logits.gather(1, _index(columns, logits)) if most else logits[:, :0]
+        return (own for own, (s, _) in zip(asked, owners, strict=True) if s.phrases), wanted
 
     def _constrain(self, searches: Sequence[Search], logits: Tensor) -> Tensor:
         """Apply the constraints in place; returns the log of the sum of all probabilities, [M].
@@ -220,7 +232,7 @@ class BeamSession(Session):
         special = self.verifier.special
         penalties = [search.beam.unknown_penalty for search in owners]
         if any(penalties):
-            logits[:, special.unk] -= torch.tensor(penalties).to(logits)
+            logits[:, special.unk] -= on_device(penalties, logits.device, logits.dtype)
         if last := [i for i, search in enumerate(owners) if search.must_end]:
             rows = _index(last, logits)
             ends = logits[rows, special.eos]
@@ -232,9 +244,9 @@ class BeamSession(Session):
         start, device = self.verifier.special.start, self.verifier.device
         texts = [[start, *search.text(one)[0]] for search in searches for one in search.open]
         lengths, width = [len(text) for text in texts], max(map(len, texts))
-        tokens = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=device)
+        tokens = on_device([text + [0] * (width - len(text)) for text in texts], device)
         active = torch.ones(len(texts), dtype=torch.bool, device=device)
-        return Prefix(tokens, torch.tensor(lengths, device=device), active, width)
+        return Prefix(tokens, on_device(lengths, device), active, width)
 
     def _end(self, row: RowResult, search: Search | KernelSearch) -> RowEvent:
         """Report a finished search."""
@@ -257,8 +269,8 @@ class BeamSession(Session):
         return event
 
 
-def _index(rows: Sequence[int], like: Tensor) -> Tensor:
-    return torch.tensor(rows, dtype=torch.int64, device=like.device)
+def _index(rows: Sequence[Any], like: Tensor) -> Tensor:
+    return on_device(rows, like.device, torch.int64)
 
 
 def _merged(

@@ -95,7 +95,9 @@ class Bigrams:
 
     def to(self, device: torch.device) -> Bigrams:
         """The same on another device."""
-        return Bigrams(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        moved = Bigrams(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        moved.__dict__["_keys"] = self._keys.to(device)  # made here, as their number needs data
+        return moved
 
     def log_prob(self, before: Tensor, after: Tensor) -> Tensor:
         """log P(after | before): [...] float32 of two int64 tensors, broadcast to [...]."""

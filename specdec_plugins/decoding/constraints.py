@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.contract import Draft, Prefix
+from specdec_plugins.decoding.networks.cpu.ops import on_device
 from specdec_plugins.decoding.requests import DecodeParams, RowParams
 
 TokenIds = tuple[int, ...]
@@ -64,7 +65,7 @@ def constrain(
     for row, asked in enumerate(params.requested):
         alike.setdefault(_of_request(constraints, asked), []).append(row)
     for own, some in alike.items():
-        rows = torch.tensor(some, device=logits.device)
+        rows = on_device(some, logits.device)
         theirs = logits[rows]
         texts = Prefix(prefix.tokens[rows], prefix.lengths[rows], prefix.active[rows], prefix.width)
         drafts = replace(draft, tokens=draft.tokens[rows], lengths=draft.lengths[rows])
@@ -154,7 +155,7 @@ def _ban_words(
 
 @lru_cache(maxsize=16)
 def _ids(tokens: TokenIds, device: torch.device) -> Tensor:
-    return torch.tensor(tokens, device=device)
+    return on_device(tokens, device)
 
 
 @lru_cache(maxsize=16)
@@ -166,12 +167,12 @@ def _tables(
 
     def tables() -> Iterator[tuple[Tensor, Tensor]]:
         for length, words in by_length.items():
-            ids = torch.tensor(words, device=device)
+            ids = on_device(words, device)
             if length > 1:
                 yield ids[:, :-1], ids[:, -1]
 
     single = [w[0] for w in by_length.get(1, [])]
-    return torch.tensor(single, dtype=torch.int64, device=device), list(tables())
+    return on_device(single, device, torch.int64), list(tables())
 
 
 def _text(prefix: Prefix, draft: Draft) -> Tensor:

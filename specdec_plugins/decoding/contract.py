@@ -181,6 +181,13 @@ class Stateful(Protocol):
         """Keep the rows [B'] int64, in that order; an empty tensor resets any state."""
         return
 
+    def narrow(self, longest: int, is_padded: bool) -> None:
+        """No source has more than `longest` tokens now, which the host knows without waiting.
+
+        is_padded: some are shorter, or hold padding themselves.
+        """
+        return
+
 
 class Target(Protocol):
     """Vocabulary, special tokens, device and length limit of the target side."""

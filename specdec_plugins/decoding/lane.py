@@ -26,7 +26,7 @@ from specdec_plugins.decoding.contract import (
     Verifier,
 )
 from specdec_plugins.decoding.extend import Extension, extend, fitting, loop_end
-from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_probs
+from specdec_plugins.decoding.networks.cpu.ops import failed, leading_log_probs, on_device
 from specdec_plugins.decoding.requests import Request, RowResult
 from specdec_plugins.decoding.stats import PartTimer
 from specdec_plugins.errors import require
@@ -141,18 +141,31 @@ class TorchLane:
             for part in self._parts:
                 part.admit(source)
             self.batch = self.batch.append(Batch.open(requests, source, now))
+            self._narrow()
             self._plan_budget()
-            for row, budget in zip(self.batch.rows, self.batch.budget.tolist(), strict=True):
-                row.budget = budget
+            if self._drafter is not None:
+                for row, budget in zip(self.batch.rows, self.batch.budget.tolist(), strict=True):
+                    row.budget = budget
 
     def select(self, keep: Sequence[int]) -> None:
         if self._is_untouched:
             return  # emptying parts that hold nothing takes a tenth of a millisecond
         device = self.verifier.device
-        index = torch.tensor(keep, dtype=torch.int64, device=device)
+        index = on_device(keep, device, torch.int64)
         self.batch = self.batch.select(keep, index) if keep else Batch.empty(device)
         for part in self._parts:
             part.select(index)
+        self._narrow()
+
+    def _narrow(self) -> None:
+        """Tell the parts what the host knows of the sources; on a CPU they look themselves."""
+        if self.verifier.device.type == "cpu":
+            return
+        pad, sources = self.verifier.special.pad, [r.request.source_ids for r in self.batch.rows]
+        longest = max(map(len, sources), default=0)
+        is_padded = any(len(ids) < longest or pad in ids for ids in sources)
+        for part in self._parts:
+            part.narrow(longest, is_padded)
 
     def stop(self, row: int) -> None:
         self.batch.rows[row].budget = 0

@@ -51,7 +51,9 @@ class RowParams:
         best = [row for row, p in rows if p.top_k == 1]
         some = [row for row, p in rows if p.top_k > 1 or (p.top_k == 0 and p.top_p < 1)]
         device = self.top_k.device
-        return torch.tensor(best, device=device).long(), torch.tensor(some, device=device).long()
+        found = (torch.tensor(part, dtype=torch.int64) for part in (best, some))
+        first, second = (part.to(device, non_blocking=True) for part in found)
+        return first, second
 
     def select(self, keep: Sequence[int], rows: Tensor) -> RowParams:
         """The rows `keep`, in that order; `rows` [B'] int64 is the same list on the device."""
@@ -127,7 +129,7 @@ class DecodeParams:
         columns: dict[str, Tensor] = {}
         for names, dtype in ((INTEGERS, torch.int64), (FLOATS, torch.float32)):
             values = torch.tensor([[getattr(p, n) for p in params] for n in names], dtype=dtype)
-            columns |= zip(names, values.to(device), strict=True)
+            columns |= zip(names, values.to(device, non_blocking=True), strict=True)
         return RowParams(**columns, requested=tuple(params))
 
 

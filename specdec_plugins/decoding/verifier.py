@@ -156,6 +156,11 @@ class TransformerVerifier:
         self._cache.select(rows)
         self._memory = self._memory.select(rows)
 
+    @torch.inference_mode()
+    def narrow(self, longest: int, is_padded: bool) -> None:
+        if self._memory is not None:
+            self._memory = self._memory.narrowed(longest, is_padded)
+
     def encoder_output(self) -> tuple[Tensor, Tensor]:
         assert self._memory is not None, "encoder_output before admit"
         return self._memory.extras[0], self._memory.padding_mask

@@ -25,6 +25,7 @@ from specdec_plugins.decoding.contract import (
     Scores,
     SourceBatch,
     SpecialTokens,
+    Stateful,
     Verifier,
 )
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session
@@ -57,7 +58,7 @@ def perturbed(table: Tensor, noise: float, seed: int = 1) -> Tensor:
     return table + noise * torch.randn(table.shape, generator=generator, dtype=table.dtype)
 
 
-class Rows:
+class Rows(Stateful):
     """Stateful base: the first source token of each row names its distribution."""
 
     max_positions: int | None = None

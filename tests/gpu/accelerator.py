@@ -1,8 +1,9 @@
-"""A simulated accelerator: tensors on a device of their own, computed on the CPU.
+"""A simulated accelerator: torch's fake tensors on a device, each with its numbers on the host.
 
-It enforces CUDA's rule that operands are on one device, so code that forgets to move a tensor, or
-creates one on the CPU in the middle of a pass, fails here as on a GPU. Speed and memory are not
-simulated, and half precision is the CPU's.
+With torch's CUDA build the device is `cuda`, whether there is a GPU or not; else one of its own.
+torch checks devices, dtypes and shapes by its CUDA rules, so code that forgets to move a tensor
+fails here as on a GPU. `FOUND` names what a GPU would make the host wait for. Speed, memory and
+rounding are not simulated.
 
 `python -m tests.gpu.accelerator MODULE ARGUMENT...` runs a program that may be given
 `--device simulated`.
@@ -13,67 +14,58 @@ from __future__ import annotations
 import runpy
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-_setup_privateuseone_for_python_backend("simulated")
-DEVICE, HOST = torch.device("simulated:0"), torch.device("cpu")
+KIND = "cuda" if torch.version.cuda else "simulated"
+if KIND == "simulated":
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-# CUDA takes these with operands of both sides: copies, and device tensors indexed from the host.
-COPIES = {"aten::copy_", "aten::_to_copy"}
-INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-WAITS: list[str] = []  # operations that have made the host wait for the device so far
+    _setup_privateuseone_for_python_backend(KIND)
+HOST = torch.device("cpu")
+COPY, UPLOAD, SHAPE = "copy to the host", "copy from the host that waits", "shape that needs data"
+_ASKED = ("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose")
+_VALUES = {f"aten::{name}" for name in _ASKED}
+_MOVES = {"aten::_to_copy", "aten::to", "aten::copy_"}
 
 
-class OnAccelerator(Tensor):
-    """A tensor that reports the accelerator as its device; `host` holds its numbers."""
+class Found(NamedTuple):
+    """Something that makes the host wait for the device."""
 
-    host: Tensor
+    what: str
+    place: str  # file, line and function of this project's innermost call
 
-    @staticmethod
-    def __new__(cls, host: Tensor) -> OnAccelerator:
-        made: OnAccelerator = Tensor._make_wrapper_subclass(
-            cls,
-            host.shape,
-            dtype=host.dtype,
-            strides=host.stride(),
-            storage_offset=host.storage_offset(),
-            device=DEVICE,
-        )
-        made.host = host
-        return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        return _compute(operation, args, kwargs or {})
-
-    # In C++ these two bypass the dispatcher.
-
-    def tolist(self) -> list[Any]:
-        WAITS.append("tolist")
-        return self.host.tolist()
-
-    def numpy(self, *_: Any, **__: Any) -> Any:
-        raise TypeError(f"can't convert a tensor on {DEVICE} to numpy; copy it to the host first")
+FOUND: list[Found] = []  # so far
+_fakes = FakeTensorMode(allow_non_fake_inputs=True)
 
 
 @contextmanager
 def accelerator() -> Iterator[None]:
-    """A context in which `device="simulated"` creates tensors on the accelerator."""
-    with _Operations(), _FromNumbers(), mock.patch.object(torch, "Generator", _Generator):
+    """A context in which tensors can be made on the device `KIND`."""
+    with ExitStack() as stack:
+        for patched in (
+            mock.patch.object(torch, "Generator", _Generator),
+            mock.patch.object(FakeTensor, "tolist", _tolist),
+            mock.patch.object(torch.utils, "swap_tensors", _swap),
+        ):
+            stack.enter_context(patched)
+        for mode in (_fakes, _Numbers(), _FromNumbers()):
+            stack.enter_context(mode)
         yield
 
 
@@ -81,15 +73,143 @@ class _Generator(torch.Generator):
     """A generator for the device is the host's."""
 
     def __new__(cls, device: Any = HOST) -> _Generator:
-        there = torch.device(device).type == DEVICE.type
+        there = torch.device(device).type == KIND
         return super().__new__(cls, HOST if there else device)  # type: ignore[call-arg]
 
 
-class _Operations(TorchDispatchMode):
+_plain_swap = torch.utils.swap_tensors
+
+
+def _swap(first: Tensor, second: Tensor) -> None:
+    """torch moves the weights of a module by it, and refuses tensors that the mode remembers."""
+    _fakes.fake_tensor_converter.meta_converter.tensor_memo.clear()
+    _plain_swap(first, second)
+
+
+def _tolist(tensor: FakeTensor) -> Any:
+    if tensor.device.type == KIND:
+        _note(COPY)
+    with torch._C._DisableTorchDispatch():
+        return _host(tensor).tolist()
+
+
+def _note(what: str) -> None:
+    own = [f for f in traceback.extract_stack() if "specdec_plugins" in f.filename]
+    places = [f"{f.filename.split('specdec_plugins/')[-1]}:{f.lineno} {f.name}" for f in own]
+    FOUND.append(Found(what, places[-1] if places else "outside the project"))
+
+
+def _faked(tensor: Tensor) -> Tensor:
+    return tensor if isinstance(tensor, FakeTensor) else _fakes.from_tensor(tensor.detach())
+
+
+def _host(tensor: Tensor) -> Tensor:
+    """The numbers of a tensor."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    host: Tensor = tensor.host  # type: ignore[attr-defined]
+    return host
+
+
+class _Numbers(TorchDispatchMode):
+    """Computes on the host what the fake tensors leave out."""
+
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return _compute(operation, args, kwargs or {})
+        kwargs = kwargs or {}
+        leaves = [*_leaves((args, kwargs))]
+        there = [x.device for x in leaves if _is_there(x)]
+        there += [x for x in leaves if isinstance(x, torch.device) and x.type == KIND]
+        if not there:
+            return _computed(operation, args, kwargs)
+        name = operation._schema.name
+        if name.startswith("prim::"):  # what a tensor says of itself
+            return operation(*args, **kwargs)
+        if name in _VALUES:
+            _note(COPY)
+            return _computed(operation, args, kwargs)
+        if name.startswith("aten::index"):
+            _check_indices(args)
+        try:
+            fake = operation(*_mapped(_faked, args, None), **_mapped(_faked, kwargs, None))
+        except (DynamicOutputShapeException, DataDependentOutputException):
+            _note(SHAPE)
+            real = _computed(operation, args, kwargs)
+            return _mapped(lambda x: _attached(_like(x, there[0]), x), real)
+        if name in _MOVES:
+            _note_move(args, kwargs, fake)
+        real = iter([*_leaves(_computed(operation, args, kwargs))])
+        return _mapped(lambda x: _attached(x, next(real)), fake)
+
+
+def _is_there(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.device.type == KIND
+
+
+def _check_indices(args: tuple[Any, ...]) -> None:
+    """Indices may be on the host, but are then copied; fake tensors let all pass."""
+    for index in _leaves(args[1]):
+        if _is_there(index) and not _is_there(args[0]):
+            raise RuntimeError(f"a tensor of the host is indexed from {index.device}")
+        if isinstance(index, Tensor) and not _is_there(index) and _is_there(args[0]):
+            _note(UPLOAD)
+
+
+def _note_move(args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    source = next((x for x in args[1:] if isinstance(x, Tensor)), args[0])  # of `copy_` the second
+    waits = not kwargs.get("non_blocking") and not any(x is True for x in args)
+    if _is_there(source) and not _is_there(result):
+        _note(COPY)
+    elif _is_there(result) and not _is_there(source) and source.dim() and waits:
+        _note(UPLOAD)
+
+
+def _computed(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    args, kwargs = _mapped(_host, (args, kwargs))
+    with torch._C._DisableTorchDispatch():
+        return operation(*args, **kwargs)
+
+
+def _attached(fake: Tensor, real: Tensor) -> Tensor:
+    """The result of an operation: its fake tensor, or its numbers where these are the host's."""
+    if not _is_there(fake):
+        return real
+    if not hasattr(fake, "host"):
+        fake.host = real  # type: ignore[attr-defined]
+    return fake
+
+
+def _like(real: Tensor, device: torch.device) -> Tensor:
+    return torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=device)
+
+
+# Of torch's own functions for nested arguments each call takes as long as an operation.
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (list, tuple)):
+        for part in tree:
+            yield from _leaves(part)
+    elif isinstance(tree, dict):
+        yield from _leaves([*tree.values()])
+    else:
+        yield tree
+
+
+def _mapped(
+    function: Callable[[Tensor], Any], tree: Any, device: torch.device | None = HOST
+) -> Any:
+    """Tensors through a function, and devices turned into `device`, if any."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, torch.device):
+        return device or tree
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([_mapped(function, part, device) for part in tree])
+    if isinstance(tree, dict):
+        return {key: _mapped(function, part, device) for key, part in tree.items()}
+    return tree
 
 
 class _FromNumbers(TorchFunctionMode):
@@ -99,57 +219,13 @@ class _FromNumbers(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if function is torch.tensor and kwargs.get("device") is not None:
+        if function in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
             device = kwargs.pop("device")
-            return torch.tensor(*args, **kwargs).to(device)
-        if function is Tensor.new_tensor and isinstance(args[0], OnAccelerator):
+            return function(*args, **kwargs).to(device)
+        if function is Tensor.new_tensor and _is_there(args[0]):
             like, numbers = args
             return torch.tensor(numbers, dtype=like.dtype).to(like.device)
         return function(*args, **kwargs)
-
-
-def _compute(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the operation on the host; returns the result on the device that it belongs to."""
-    name = operation._schema.name
-    _check_devices(name, args, kwargs)
-    there = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, OnAccelerator)]
-    devices = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.device)]
-    target = devices[0] if devices else DEVICE if there else HOST
-    # Without gradients the copy arrives as `to`.
-    is_copy = there and target == HOST and name in (*COPIES, "aten::to")
-    if is_copy or name in ("aten::_local_scalar_dense", "aten::item"):
-        WAITS.append(name)
-    args, kwargs = pytree.tree_map_only(torch.device, lambda _: HOST, (args, kwargs))
-    result = operation(*_map(_host, args), **_map(_host, kwargs))
-    if name == "aten::copy_":  # the result is its first operand, whatever the second is
-        return args[0]
-    # A tensor that is written in place stays the same object.
-    written = {id(x.host): x for x in there}
-    if target.type != DEVICE.type:
-        return result
-    # A view of a weight made in inference mode would have no version, which torch tries to set.
-    with torch.inference_mode(False):
-        return _map(lambda x: written[id(x)] if id(x) in written else OnAccelerator(x), result)
-
-
-def _check_devices(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if name in COPIES:
-        return
-    if name in INDEXING and isinstance(args[0], OnAccelerator):
-        args = (args[0], *args[2:])  # without the indices, which may be on either side
-    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    # A tensor without dimensions may be on any device.
-    here = [x for x in tensors if not isinstance(x, OnAccelerator) and x.dim() > 0]
-    if here and any(isinstance(x, OnAccelerator) for x in tensors):
-        raise RuntimeError(f"{name}: expected all tensors on one device, found {DEVICE} and cpu")
-
-
-def _host(x: Tensor) -> Tensor:
-    return x.host if isinstance(x, OnAccelerator) else x
-
-
-def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    return pytree.tree_map_only(Tensor, function, tree)
 
 
 def run_module(module: str, *arguments: str) -> None:

@@ -35,9 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def device() -> Device:
     if not SIMULATED:
         return Device(NAME, nullcontext)
-    from tests.gpu.accelerator import accelerator
+    from tests.gpu.accelerator import KIND, accelerator
 
-    return Device(NAME, accelerator)
+    return Device(KIND, accelerator)
 
 
 @pytest.fixture(scope="session")

@@ -109,6 +109,9 @@ class AssistantDrafter(ContextDrafter):
         if rows.numel() == 0:
             self._behind = 0
 
+    def narrow(self, longest: int, is_padded: bool) -> None:
+        self._model.narrow(longest, is_padded)
+
     def commit(self, prefix: Prefix, last: Round) -> None:
         # A fully accepted draft ends in a token that the assistant proposed but never read.
         self._behind = 1 if last.draft.tokens.shape[1] else self._behind + 1

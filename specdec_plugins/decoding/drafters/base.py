@@ -130,6 +130,7 @@ class TokenByToken:
     def draft(self, reader: TokenReader, asked: DraftRequest) -> Draft:
         prefix, budget = asked.prefix, asked.budget
         going = prefix.active & (budget > 0)
+        may_wait = self.target.device.type == "cpu"  # a GPU makes unneeded passes instead
         lengths = torch.zeros_like(budget)
         tokens: list[Tensor] = []
         probs: list[Tensor] = []  # [B, 1, V] each, where the tokens are drawn
@@ -138,8 +139,7 @@ class TokenByToken:
             going = going & (i < budget)
             if self.confidence > 0:
                 going = going & (best_probability(logits) >= self.confidence)
-                # Waiting for the device is cheaper than unneeded passes.
-                if not bool(going.any()):
+                if may_wait and not bool(going.any()):
                     break
             place = prefix.lengths + i
             token, q = draft_token(logits, asked.params, asked.random, place, self.sampling)
@@ -148,7 +148,7 @@ class TokenByToken:
             lengths = lengths + going
             reader.take(token, going)
             going = going & (token != self.target.special.eos)  # nothing after it can be kept
-            if self.target.device.type == "cpu" and not bool(going.any()):
+            if may_wait and not bool(going.any()):
                 break
         if not tokens:
             return Draft.empty(len(budget), budget.device)

@@ -30,7 +30,7 @@ from specdec_plugins.decoding.networks.block import BlockDrafter, opened
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import NativeHead
-from specdec_plugins.decoding.networks.heads import Listed, only
+from specdec_plugins.decoding.networks.heads import Listed, Shortlist
 from specdec_plugins.decoding.sampling import sample, warp
 from specdec_plugins.errors import require
 
@@ -98,7 +98,10 @@ class BlockNatDrafter(ContextDrafter):
         self._width = 0  # host-side bound of the positions that a row has in the cache
         self._behind = 0  # host-side bound of the committed tokens that a row's cache lacks
         self._shortlist = self.network.decoder.shortlist if config.shortlist else None
-        self._listed: list[Listed] = []  # the shortlist of each row, if there is one
+        self._allowed: Tensor | None = None  # [B, V] bool, the shortlist of each row
+        if self._shortlist is not None:
+            _ = self._shortlist.most  # before a round, as it waits for a device
+        self._listed: list[Listed] = []  # the same where the kernels choose among it
         can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
         is_listed = self._shortlist is not None and not self._samples
         self._at_once = can_draft and is_listed
@@ -122,16 +125,18 @@ class BlockNatDrafter(ContextDrafter):
         self._cache.append(self._new_cache(len(source)))
         self._behind = max(self._behind, source.forced.shape[1] - 1)
         if self._shortlist is not None:
-            rows = zip(source.tokens, source.lengths.tolist(), strict=True)
-            self._listed += [self._of(ids[:length]) for ids, length in rows]
+            self._admit_lists(source, self._shortlist)
 
-    def _of(self, source_ids: Tensor) -> Listed:
-        """The shortlist of a sentence [S] int64."""
-        decoder = self.network.decoder
-        assert decoder.head is not None
-        assert self._shortlist is not None
-        table = decoder.tokens.weight
-        return decoder.head.listed(self._shortlist.of(source_ids, len(table)), table)
+    def _admit_lists(self, source: SourceBatch, lists: Shortlist) -> None:
+        head, table = self.network.decoder.head, self.network.decoder.tokens.weight
+        if isinstance(head, NativeHead) and not self._samples:
+            rows = zip(source.tokens, source.lengths.tolist(), strict=True)
+            types = [lists.of(ids[:length], len(table)) for ids, length in rows]
+            self._listed += [head.listed(own, table) for own in types]
+            return
+        allowed = lists.allowed(source.tokens, source.lengths, len(table))
+        held = self._allowed
+        self._allowed = allowed if held is None else torch.cat([held, allowed])
 
     def _encoded(self, source: SourceBatch) -> tuple[Tensor, Tensor]:
         """States [B, S, D] and padding [B, S] bool of the rows that join."""
@@ -245,7 +250,7 @@ class BlockNatDrafter(ContextDrafter):
         head, embeddings = decoder.head, decoder.tokens.weight
         assert head is not None
         given = asked.prefix.last(), embeddings, self._num_candidates, self._memory
-        if isinstance(head, NativeHead) and listed and not self._samples:
+        if isinstance(head, NativeHead) and listed:
             drafted, confidences = head.draft(states, listed, *given)
             return Draft(drafted, asked.budget, confidences=confidences)
         logits = self._logits(states)
@@ -266,7 +271,9 @@ class BlockNatDrafter(ContextDrafter):
     def _logits(self, states: Tensor) -> Tensor:
         """[B, K, V] of states [B, K, D], -inf for types that may not be drafted."""
         logits = self.network.decoder.logits(states)
-        return only(logits, self._listed) if self._listed else logits
+        if self._allowed is None:
+            return logits
+        return logits.masked_fill(~self._allowed[:, None], -math.inf)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         """The next pass reads the kept tokens; rejected ones have left no state here."""
@@ -277,13 +284,20 @@ class BlockNatDrafter(ContextDrafter):
         if rows.numel() == 0:
             self._memory, self._cache = None, self._new_cache(0)
             self._width = self._behind = 0
-            self._listed = []
+            self._listed, self._allowed = [], None
             return
         assert self._memory is not None, "select before admit"
         self._memory = self._memory.select(rows)
-        if self._shortlist is not None:
+        if self._allowed is not None:
+            self._allowed = self._allowed[rows]
+        if self._listed:
             self._listed = [self._listed[row] for row in rows.tolist()]
         self._cache.select(rows)
+
+    @torch.inference_mode()
+    def narrow(self, longest: int, is_padded: bool) -> None:
+        if self._memory is not None:
+            self._memory = self._memory.narrowed(longest, is_padded)
 
     def _new_cache(self, num_rows: int) -> KVCache:
         decoder = self.network.decoder

@@ -186,7 +186,7 @@ class SourceMemory:
 
     def select(self, rows: Tensor) -> SourceMemory:
         """The rows [B'] int64, in that order, no wider than the longest of them."""
-        return self._map(lambda part: part[rows], self.lengths[rows]).trimmed(may_wait=True)
+        return self._map(lambda part: part[rows], self.lengths[rows]).trimmed()
 
     def append(self, other: SourceMemory) -> SourceMemory:
         """These rows followed by the other's."""
@@ -201,26 +201,24 @@ class SourceMemory:
             extras=tuple(join_rows(pair) for pair in extras),
         ).trimmed()
 
-    def trimmed(self, may_wait: bool = False) -> SourceMemory:
-        """Cut to the longest row, with its mask.
-
-        may_wait: the host may wait for the device, which a CPU does not need. Else nothing is cut,
-        which loses nothing where rows have just been padded to the longest.
+    def trimmed(self) -> SourceMemory:
+        """Cut to the longest row, with its mask; on a device uncut, so that the host need not wait:
+        see `narrowed`.
         """
         if len(self) == 0:
             return self
-        longest, has_padding = self.padding_mask.shape[1], len(self) > 1
-        if self.lengths.is_cpu:
-            longest = max(self.lengths.tolist())
-            has_padding = bool(self.padding_mask[:, :longest].any())
-        elif may_wait:
-            num_kept = (~self.padding_mask).sum()
-            longest, kept = torch.stack([self.lengths.max(), num_kept]).tolist()
-            has_padding = kept < longest * len(self)
-        if not has_padding and longest == self.padding_mask.shape[1] and self.mask is None:
+        if not self.lengths.is_cpu:
+            return self.narrowed(self.padding_mask.shape[1], is_padded=True)
+        longest = max(self.lengths.tolist())
+        return self.narrowed(longest, bool(self.padding_mask[:, :longest].any()))
+
+    def narrowed(self, longest: int, is_padded: bool) -> SourceMemory:
+        """Cut to so many positions, with a mask if rows are padded: see `Stateful.narrow`."""
+        longest = min(longest, self.padding_mask.shape[1])
+        if longest == self.padding_mask.shape[1] and is_padded == (self.mask is not None):
             return self
         mask = None
-        if has_padding:
+        if is_padded:
             kept_mask = ~self.padding_mask[:, None, None, :longest]
             mask = ops.additive(kept_mask, self.keys_values[0].dtype)
         return self._map(lambda part: part[:, :longest], self.lengths, mask)

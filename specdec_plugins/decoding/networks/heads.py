@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -82,14 +83,6 @@ class Listed(NamedTuple):
     packed: Any = None  # the projection onto them, in the layout of the kernels
 
 
-def only(logits: Tensor, rows: Sequence[Listed]) -> Tensor:
-    """Logits [B, K, V], -inf for types that are not listed for their row."""
-    listed = torch.zeros_like(logits[:, 0], dtype=torch.bool)
-    for row, own in enumerate(rows):
-        listed[row, own.types.long()] = True
-    return logits.masked_fill(~listed[:, None], -math.inf)
-
-
 class Shortlist(nn.Module):
     """Target types that a source sentence makes likely: those of its types, and common ones.
 
@@ -112,6 +105,26 @@ class Shortlist(nn.Module):
     def of(self, source_ids: Tensor, vocab_size: int) -> Tensor:
         """Types [N] int32 for a sentence [S] int64, ascending."""
         return ops.listed(source_ids, self.starts, self.types, self.common, vocab_size)
+
+    @cached_property
+    def most(self) -> int:
+        """Types of a source type, at most."""
+        return int(self.starts.diff().max())
+
+    def allowed(self, sources: Tensor, lengths: Tensor, vocab_size: int) -> Tensor:
+        """`of` each sentence [B, S], of which `lengths` [B] count, as masks [B, V] bool.
+
+        No shape depends on data, so that no host waits for a device.
+        """
+        places = torch.arange(self.most, device=sources.device)
+        columns = torch.arange(sources.shape[1], device=sources.device)
+        first = self.starts[sources].long()  # [B, S]
+        counts = torch.where(columns < lengths[:, None], self.starts[sources + 1] - first, 0)
+        index = (first[..., None] + places).clamp(max=max(0, len(self.types) - 1))  # [B, S, most]
+        types = torch.where(places < counts[..., None], self.types[index], self.common[0])
+        listed = torch.zeros(len(sources), vocab_size, dtype=torch.bool, device=sources.device)
+        listed.scatter_(1, types.flatten(1).long(), True)
+        return listed.index_fill_(1, self.common.long(), True)
 
 
 class SequentialHead(nn.Module):
@@ -172,10 +185,6 @@ class SequentialHead(nn.Module):
     def prepare(self, embeddings: ops.Table, lists: bool) -> None:
         """Make what is kept for these embeddings [V, D]; `lists`: shortlists are drafted from."""
         self.table(embeddings)
-
-    def listed(self, types: Tensor, embeddings: ops.Table) -> Listed:
-        """The shortlist of a row, of types [N] int32 of the embeddings [V, D]."""
-        return Listed(types)
 
     def draft(
         self,

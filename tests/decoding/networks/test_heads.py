@@ -17,7 +17,7 @@ from specdec_plugins.decoding.networks.cpu.products import (
     NativeLinear,
     with_fast_products,
 )
-from specdec_plugins.decoding.networks.heads import Listed, SequentialHead, Shortlist, only
+from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist
 from tests.decoding.networks.toys import block_drafter, randomise
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -100,9 +100,9 @@ def test_only_what_is_listed_is_drafted(
     packed = NativeLinear(project, int8, instruction_set)
     given = before, embeddings, num_candidates
     if num_candidates is None:
-        expected, probs = _by_scores(head._head, states, rows, before, embeddings, packed)
+        expected, probs = _by_scores(head._head, states, types, before, embeddings, packed)
     else:
-        logits = only(packed(states), rows)
+        logits = only(packed(states), types)
         expected, probs = head.draft(states, logits, *given, None, best_by_hand)
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -117,10 +117,18 @@ def test_only_what_is_listed_is_drafted(
         assert set(alone[0].tolist()) <= set(types[row].tolist())
 
 
+def only(logits: Tensor, types: list[Tensor]) -> Tensor:
+    """Logits [B, K, V], -inf for types that are not among those of their row."""
+    rest = torch.ones_like(logits[:, 0], dtype=torch.bool)
+    for row, own in enumerate(types):
+        rest[row, own.long()] = False
+    return logits.masked_fill(rest[:, None], -torch.inf)
+
+
 def _by_scores(
     head: SequentialHead,
     states: Tensor,
-    rows: list[Listed],
+    types: list[Tensor],
     before: Tensor,
     embeddings: Tensor,
     project: NativeLinear,
@@ -129,7 +137,7 @@ def _by_scores(
     drafted, confidences = [], []
     for state in states.unbind(1):
         hidden = head.state(state) + head.table(embeddings)[before].float()
-        logits = only(project(state + head.out(hidden.clamp(min=0)))[:, None], rows)[:, 0]
+        logits = only(project(state + head.out(hidden.clamp(min=0)))[:, None], types)[:, 0]
         before = logits.argmax(-1)
         drafted.append(before)
         confidences.append(logits.softmax(-1).amax(-1))
@@ -141,7 +149,7 @@ def test_all_that_may_be_drafted_is_a_candidate(num_heads: int) -> None:
     head, (states, logits, before, embeddings) = toy_head(num_heads), inputs(3, 5)
     source = source_of(head, (4, 2, 3))
     types = [torch.arange(row, WIDTH, 3).int() for row in range(3)]
-    logits = only(logits, [Listed(own) for own in types])
+    logits = only(logits, types)
     found = head.draft(states, logits, before, embeddings, None, source)
     expected = head.draft(states, logits, before, embeddings, WIDTH, source)
     for part, own in zip(found, expected, strict=True):
@@ -159,6 +167,9 @@ def test_a_shortlist_is_what_is_common_and_what_the_source_makes_likely() -> Non
     shortlist.types[:] = torch.tensor([9, 3, 3, 8, 5])
     for source, expected in (([0], [2, 3, 7, 9]), ([1], [2, 7]), ([2, 0, 2], [2, 3, 7, 8, 9])):
         assert shortlist.of(torch.tensor(source), 10).tolist() == expected
+        padded = torch.tensor([[*source, *[3] * (4 - len(source))], [1, 1, 1, 1]])
+        allowed = shortlist.allowed(padded, torch.tensor([len(source), 4]), 10)
+        assert [row.nonzero()[:, 0].tolist() for row in allowed] == [expected, [2, 7]]
 
 
 def test_its_table_costs_half_a_float_and_next_to_no_precision() -> None:

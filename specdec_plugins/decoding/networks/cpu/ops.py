@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -112,6 +113,13 @@ def instruction_sets() -> list[str]:
 def best_set() -> str | None:
     """The instruction set that is used, or None where the kernels were not built."""
     return next(iter(instruction_sets()), None)
+
+
+def on_device(
+    numbers: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None
+) -> Tensor:
+    """`torch.tensor` of these, but the host does not wait until the device has read them."""
+    return torch.tensor(numbers, dtype=dtype).to(device, non_blocking=True)
 
 
 def best(logits: Tensor) -> Tensor:

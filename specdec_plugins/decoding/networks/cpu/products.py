@@ -227,7 +227,9 @@ class NativeHead(nn.Module):
             self.choosing(embeddings)
 
     def listed(self, types: Tensor, embeddings: ops.Table) -> Listed:
-        """See `SequentialHead.listed`; the projection has the precision of the other products."""
+        """The shortlist of a row, of types [N] int32 of the embeddings [V, D]; its projection has
+        the precision of the other products.
+        """
         return Listed(types, self.choosing(embeddings).pick(outputs=types))
 
     @property
