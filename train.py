@@ -34,7 +34,12 @@ from specdec_plugins.errors import (
 from specdec_plugins.formats.output import check_output
 
 NAME = "train.py"
-RENAMED = {"--min-lr": "--stop-min-lr"}  # flags of published commands, and fairseq's names today
+# Flags of published commands, or of earlier versions, and what to do instead
+REFUSED = {
+    "--min-lr": "fairseq calls this flag --stop-min-lr now; give that",
+    "--eval-block-decoding": "was removed; the log says what a verifier would accept, as "
+    "expected_length",
+}
 # Beginnings of warnings on which users cannot act: they are for the authors of fairseq.
 UNHELPFUL = (
     r"(?s).*(hydra\.cc|hydra\.experimental)",
@@ -75,8 +80,8 @@ def _settings(arguments: Sequence[str]) -> Any:
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    for old, new in RENAMED.items():
-        require(not _has(arguments, old), f"{old}: fairseq calls this flag {new} now; give that")
+    for flag, told in REFUSED.items():
+        require(not _has(arguments, flag), f"{flag}: {told}")
     parser = options.get_training_parser()
     # Listing fairseq's hundreds of flags would bury the message about one of them.
     parser.__class__ = Parser
@@ -107,8 +112,6 @@ def _check(cfg: Any) -> None:
     )
     if getattr(cfg.task, "_name", None) == "translation_lev_modified":
         check_settings(cfg.task)
-        if cfg.task.verifier_path is not None:
-            check_file(cfg.task.verifier_path, "a checkpoint", "--verifier-path")
         arch = str(getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", None))
         if not arch.startswith("block"):
             raise UserError(f"--arch {arch} cannot fill masked blocks; give --arch block")
@@ -131,7 +134,7 @@ def _check_folders(cfg: Any) -> None:
                 f"{folder}: holds no dict.*.txt; give the folder fairseq-preprocess wrote"
             )
     check_output(cfg.checkpoint.save_dir, "--save-dir", inputs=(), folder=True)
-    read = (getattr(cfg.task, "verifier_path", None), cfg.checkpoint.finetune_from_model)
+    read = (getattr(cfg.model, "verifier_path", None), cfg.checkpoint.finetune_from_model)
     check_save_dir(Path(cfg.checkpoint.save_dir), read)
 
 

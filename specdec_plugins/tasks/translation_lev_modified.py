@@ -1,23 +1,19 @@
 """``--task translation_lev_modified``: translation in which one block of each target is masked."""
 
 # No postponed annotations here: fairseq makes flags from the types of the settings' fields.
-import json
 import logging
-from argparse import Namespace
 from dataclasses import dataclass, field
-from typing import Any, Optional  # fairseq's flags know Optional[X], not X | None
+from typing import Any
 
 import numpy
 import torch
 import torch.distributed
-from fairseq.data import encoders
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor
 
-from specdec_plugins.decoding.requests import DecodeParams
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.models.glancing import Glance, context_share
 from specdec_plugins.tasks.block_mask import (
@@ -26,7 +22,6 @@ from specdec_plugins.tasks.block_mask import (
     fixed_prefix_lengths,
     mask_blocks,
 )
-from specdec_plugins.tasks.evaluation import BlockEvaluation, log_figures
 
 logger = logging.getLogger(__name__)
 NOISES = ("block_mask",)
@@ -51,23 +46,6 @@ class BlockTranslationConfig(TranslationConfig):
     total_up: int = field(
         default=300_000, metadata={"help": "glancing: updates until the share is lowest"}
     )
-    eval_block_decoding: bool = field(
-        default=False,
-        metadata={
-            "help": "decode the validation set and report 'bleu'; with --verifier-path also "
-            "'accepted' (mean accepted tokens), without it the drafter decodes alone; the "
-            "--eval-bleu-* flags on BPE and detokenisation apply"
-        },
-    )
-    verifier_path: Optional[str] = field(  # noqa: UP045
-        default=None, metadata={"help": "checkpoint of the verifier for --eval-block-decoding"}
-    )
-    eval_beta: int = field(
-        default=1, metadata={"help": "accept any of this many best tokens; 1 is greedy output"}
-    )
-    eval_tau: float = field(
-        default=0.0, metadata={"help": "accept tokens at most this many nats below the best one"}
-    )
     seed: int = II("common.seed")
 
 
@@ -82,7 +60,6 @@ class BlockTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         self._update = -1
         self._num_batches = 0  # seen in the present update
-        self._evaluation: BlockEvaluation | None = None
 
     def load_dataset(
         self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
@@ -97,20 +74,6 @@ class BlockTranslationTask(TranslationTask):
                 self.cfg.block_size,
                 100 * long,
             )
-
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the drafter; in training also the evaluation that validates it."""
-        if self.cfg.eval_block_decoding and not from_checkpoint:
-            params = DecodeParams(
-                self.cfg.block_size, beta=self.cfg.eval_beta, tau=self.cfg.eval_tau
-            )
-            verifier = self.cfg.verifier_path
-            self._evaluation = BlockEvaluation(verifier, params, self.src_dict, self.tgt_dict)
-            detokeniser = json.loads(self.cfg.eval_bleu_detok_args)
-            self.tokenizer = encoders.build_tokenizer(
-                Namespace(tokenizer=self.cfg.eval_bleu_detok, **detokeniser)
-            )
-        return super().build_model(cfg, from_checkpoint)
 
     def build_generator(self, models: Any, args: Any, **kwargs: Any) -> Any:
         raise UserError(
@@ -138,31 +101,15 @@ class BlockTranslationTask(TranslationTask):
         sample = {**sample, "blocks": blocks, "glancing": glancing}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
-    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
-        super().begin_valid_epoch(epoch, model)
-        if self._evaluation is not None:
-            self._evaluation.refresh(model)
-
     def valid_step(
         self, sample: dict[str, Any], model: torch.nn.Module, criterion: torch.nn.Module
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """The loss of the masked positions, without glancing, each sentence with its own prefix.
-
-        With --eval-block-decoding the sentences are decoded too.
-        """
+        """The loss of the masked positions, without glancing, each sentence with its own prefix."""
         lengths = sample["target"].ne(self.tgt_dict.pad()).sum(dim=1)  # [B]
         prefix_lengths = fixed_prefix_lengths(lengths, sample["id"], self.cfg.seed)
         sample = {**sample, "blocks": self._mask(sample["target"], prefix_lengths)}
         # Bypasses TranslationTask, whose step would decode with a search that this model lacks.
-        loss, size, log = FairseqTask.valid_step(self, sample, model, criterion)
-        if self._evaluation is not None:
-            bleu = self._inference_with_bleu(self._evaluation, sample, model)
-            log |= self._evaluation.figures(bleu)
-        return loss, size, log
-
-    def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
-        super().reduce_metrics(logging_outputs, criterion)
-        log_figures(logging_outputs)
+        return FairseqTask.valid_step(self, sample, model, criterion)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """fairseq's iterator; outside training it must not drop sentences to round a batch."""
@@ -212,15 +159,6 @@ def check_settings(cfg: BlockTranslationConfig) -> None:
     )
     require(
         not cfg.eval_bleu,
-        "--eval-bleu decodes token by token, which a drafter cannot do; "
-        "give --eval-block-decoding instead, with --verifier-path if there is a verifier",
-    )
-    require(
-        cfg.verifier_path is None or cfg.eval_block_decoding,
-        "--verifier-path needs --eval-block-decoding; give both",
-    )
-    require(
-        cfg.verifier_path is not None or (cfg.eval_beta, cfg.eval_tau) == (1, 0.0),
-        "--eval-beta and --eval-tau set what a verifier accepts; also give --verifier-path and "
-        "--eval-block-decoding",
+        "--eval-bleu decodes token by token, which a drafter cannot do; the log says what a "
+        "verifier would accept, as expected_length",
     )

@@ -298,7 +298,7 @@ class Recipe:
         words = specdec(
             "train drafter", data=data, verifier=self.verifier, block_size=p.block_size,
             decoder_layers=p.drafter_layers, lr=p.drafter_lr, warmup=p.drafter_warmup,
-            batch_tokens=p.drafter_tokens, best_by="loss",
+            batch_tokens=p.drafter_tokens,
         )  # fmt: skip
         bigrams_of = specdec("convert bigrams", data, output=bigrams)
         both = self._bundle("bundle", path=self.path("drafter.pt"), bigrams=bigrams)

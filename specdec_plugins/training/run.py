@@ -130,12 +130,14 @@ class DrafterOptions(TrainingOptions):
     --cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3
     """
 
-    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
-        "this command "
-        "trains the drafter as published; specdec drafter trains the faster one with a head, for "
-        "hours",
-    )
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "--best-by": "the best checkpoint has the most expected_length in the log; omit it",
+        **dict.fromkeys(
+            ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
+            "this command trains the drafter as published; specdec drafter trains the faster one "
+            "with a head, for hours",
+        ),
+    }
 
     # fmt: off
     verifier: str = option(MISSING, "checkpoint whose encoder the drafter starts from")
@@ -144,8 +146,6 @@ class DrafterOptions(TrainingOptions):
     preset: str = option("en-de", f"defaults of lr to batch-tokens: {_PRESETS}",
         choices=tuple(PUBLISHED))
     block_size: int = option(25, "tokens drafted at once", least=1)
-    best_by: str = option("accepted", "criterion of the best checkpoint: mean accepted tokens of "
-        "the dev set, decoded with the verifier, or the loss", choices=("accepted", "loss"))
     # fmt: on
 
 
@@ -234,13 +234,9 @@ def train_drafter(args: DrafterOptions) -> None:
         "--criterion", "glat_loss", "--label-smoothing", 0.1, "--total-up", args.updates,
         "--optimizer", "adam", "--adam-betas", "(0.9, 0.999)", "--adam-eps", 1e-6,
         "--weight-decay", 0.01, "--clip-norm", 5,
+        *_best_by("expected_length"),
         *(["--restore-file", initial, *resets] if _is_new(args) else []),
     ]  # fmt: skip
-    if args.best_by == "accepted":
-        flags += [
-            "--eval-block-decoding", "--verifier-path", args.verifier, "--eval-bleu-remove-bpe",
-            *_best_by("accepted"),
-        ]  # fmt: skip
     _train(args, flags)
 
 

@@ -1,8 +1,9 @@
-"""The block drafter: its parameters, its forward pass against a plain one, glancing, learning."""
+"""The block drafter: its parameters, its forward pass against others, glancing, learning."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from specdec_plugins.decoding.networks.cache import SourceMemory
+from specdec_plugins.formats.checkpoints import save_checkpoint
+from specdec_plugins.formats.models import read_model
 from specdec_plugins.models.glancing import Glance
 from specdec_plugins.tasks.block_mask import draw_prefix_lengths, mask_blocks
-from tests.fairseq_models import build_drafter
+from tests.fairseq_models import build_drafter, drafter_args
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -215,3 +219,35 @@ def test_learns_to_copy() -> None:
     out = run(None)
     assert out.num_right is None
     assert out.logits.argmax(-1).eq(out.targets).sum() / out.num_masked > 0.95
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"scale_encoder_embedding": True},
+        {"src_embedding_copy": False},
+        {"share_all_embeddings": False},
+        {"scale_decoder_embedding": True},
+        {"encoder_learned_pos": False, "decoder_learned_pos": False, "activation_fn": "relu"},
+    ],
+)
+def test_the_network_that_decodes_gives_the_same_logits(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = build_drafter(apply_bert_init=False, **changes).eval()
+    settings = drafter_args(apply_bert_init=False, block_size=2, **changes)
+    save_checkpoint({"model": model.state_dict(), "args": settings}, tmp_path / "drafter.pt")
+    twin: Any = read_model(tmp_path / "drafter.pt").network(torch.float32, torch.device("cpu"))
+    with torch.no_grad():
+        expected = model(SOURCE, LENGTHS, INPUT, INPUT, SCORED).logits
+        states, padding_mask = twin.encoder(SOURCE)
+        memory = SourceMemory(
+            lengths=LENGTHS,
+            padding_mask=padding_mask,
+            keys_values=twin.decoder.keys_values(states),
+            extras=twin.copied(SOURCE),
+        ).trimmed()
+        states = twin.decoder(INPUT, memory, prefix_lengths=torch.tensor([3, 1]))
+        actual = twin.decoder.logits(states[SCORED])
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)

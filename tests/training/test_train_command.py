@@ -83,22 +83,6 @@ def test_two_updates_train_all_and_validation_sees_every_sentence(
     assert "glat_context_p=0.5" in log
 
 
-@pytest.mark.parametrize("metric", ["accepted", "bleu"])
-def test_validation_decodes_and_chooses_by_its_metric(
-    metric: str, tmp_path: Path, data: Path, verifier: Path
-) -> None:
-    """Acceptance by the verifier; without one, a BLEU of the drafter's own."""
-    flags = ["--eval-block-decoding", "--max-update", "1", "--best-checkpoint-metric", metric]
-    flags += ["--maximize-best-checkpoint-metric"]
-    flags += ["--verifier-path", verifier] if metric == "accepted" else []
-    log = run_train(*_command(data, tmp_path, *flags))
-    (line,) = re.findall(r"valid on 'valid' subset.*", log)
-    figures = dict(re.findall(r"\| (accepted|bleu) ([\d.]+)", line))
-    assert figures.keys() == {metric, "bleu"}
-    best_value = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
-    assert best_value == float(figures[metric])
-
-
 @pytest.mark.parametrize(("search", "is_ours"), [({}, True), ({"sampling": True}, False)])
 def test_a_verifier_is_validated_by_a_beam_of_ours(
     search: dict[str, bool],
@@ -230,7 +214,7 @@ def test_train_sh_initialises_trains_and_continues(
     assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
     settings = checkpoint["cfg"]["model"]
     assert (settings.decoder_layers, settings.dropout) == (1, 0.2)
-    assert checkpoint["cfg"]["checkpoint"]["best_checkpoint_metric"] == "accepted"
+    assert checkpoint["cfg"]["checkpoint"]["best_checkpoint_metric"] == "expected_length"
 
 
 @pytest.mark.parametrize(
@@ -256,7 +240,7 @@ def test_embeddings_are_shared_where_the_vocabulary_is_joint(
         (["--nonsense", "1"], "Unknown option: --nonsense"),
         (["--updates", "0"], "--updates must be 1 or more, not 0"),
         (["--workers", "two"], '--workers: unable to convert "two" into int'),
-        (["--best-by", "bleu"], 'Invalid value "bleu" for --best-by. Choose from'),
+        (["--best-by", "loss"], "--best-by was removed: the best checkpoint has"),
         (["--data", "/nowhere"], "--data /nowhere: no such folder"),
         (["--verifier", "/nowhere"], "--verifier /nowhere: no such file; expected a checkpoint"),
         (["--verifier", "/"], "--verifier /: a folder; expected a checkpoint"),
