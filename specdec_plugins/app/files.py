@@ -120,11 +120,17 @@ def count_lines(path: str) -> int:
     return reading.count_lines(Path(path)) if os.path.exists(path) else 0
 
 
+def is_typed(path: str) -> bool:
+    """Whether an input is typed at a terminal."""
+    return path == STANDARD and sys.stdin is not None and sys.stdin.isatty()
+
+
 def progress_bar(path: str, shown: bool | None, done: int = 0, total: int | None = None) -> Any:
-    """A bar over the lines of an input. shown: None = at a terminal.
+    """A bar over the lines of an input. shown: None = at a terminal, unless they are typed there.
 
     Without a total they are counted, if that does not consume them.
     """
+    shown = False if shown is None and is_typed(path) else shown
     is_counted = shown is not False and path != STANDARD and os.path.isfile(path)
     return tqdm(
         total=count_lines(path) if is_counted and total is None else total,
@@ -154,12 +160,15 @@ class FileOptions:
     """Input and output files, and reports about them."""
 
     # fmt: off
-    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(("--hint-file", "--hint-column"),
-        "--drafter block drafts faster than hints did; omit it")
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("--hint-file", "--hint-column"),
+            "--drafter block drafts faster than hints did; omit it"),
+        "--diagnose-targets": "targets of specdec distill and specdec drafter are the verifier's",
+        "--prefix-column": "give the prefixes in a file of their own, with --prefix-file",
+    }
 
     prefix_file: str | None = _beside(None, "line n is what the translation of line n must begin "
         "with, in the form of the input", "FILE")
-    prefix_column: bool = _beside(False, "as --prefix-file, after a tab in each line of the input")
     input_path: str = _file(STANDARD, "UTF-8 lines; '-', the default: standard input", "FILE",
         flags=("--input-path", "--input"))
     output_path: str = _file(STANDARD, "'-', the default: standard output", "FILE",
@@ -178,17 +187,11 @@ class FileOptions:
     quiet: bool = _report(False, "print no summary")
     diagnose: bool = _report(False, "explain the speed: acceptance by position, time by part, and "
         "a comparison with plain decoding on a sample (--strategy specdec only)")
-    diagnose_targets: str | None = _report(None, "targets that the drafter was trained on, as BPE "
-        "text, parallel to the input: report how well they match the verifier's output", "FILE")
     debug: bool = _report(False, "show where an error was raised")
     # fmt: on
 
     def __post_init__(self) -> None:
         check(self)
-        require(
-            not (self.prefix_file and self.prefix_column),
-            "--prefix-file and --prefix-column exclude each other; give one of them.",
-        )
         for flag, path in (("--output-path", self.output_path), ("--json-path", self.json_path)):
             require(
                 not (self.resume and path == STANDARD),
@@ -200,11 +203,7 @@ class FileOptions:
         )
         require(
             self.inputs.count(STANDARD) <= 1,
-            "Only one of --input-path, --prefix-file and --diagnose-targets can be standard input.",
-        )
-        require(
-            self.diagnose or self.diagnose_targets is None,
-            "--diagnose-targets needs --diagnose; add it.",
+            "Only one of --input-path and --prefix-file can be standard input.",
         )
 
     @property
@@ -215,8 +214,7 @@ class FileOptions:
     @property
     def inputs(self) -> list[str]:
         """Files to read in parallel, the sentences first."""
-        beside = (self.prefix_file, self.diagnose_targets)
-        return [self.input_path, *(path for path in beside if path is not None)]
+        return [path for path in (self.input_path, self.prefix_file) if path is not None]
 
 
 def name_of(path: str) -> str:
@@ -248,29 +246,11 @@ def open_sentences(files: FileOptions) -> Iterator[Sentences]:
         names = [name_of(path) for path in files.inputs]
         streams = [stack.enter_context(open_input(path)) for path in files.inputs]
         lines = [read_lines(*pair) for pair in zip(streams, names, strict=True)]
-        yield Sentences((_joined(files, step) for step in _in_step(names, lines)), streams)
-
-
-def _joined(files: FileOptions, lines: Sequence[Sentence]) -> Sentence:
-    """A line of the input, joined with its lines in the parallel files."""
-    beside = dict(zip(files.inputs[1:], (line.text for line in lines[1:]), strict=True))
-    line, text = lines[0], lines[0].text
-    paths = (files.prefix_file, files.diagnose_targets)
-    prefix, target = (beside.get(path or "") for path in paths)
-    if files.prefix_column:
-        text, prefix = _columns(line)
-    return replace(line, text=text, prefix=prefix or None, target=target)
-
-
-def _columns(line: Sentence) -> tuple[str, str]:
-    """The sentence, and the text after its tab. Raises UserError for a second tab."""
-    text, _, beside = line.text.partition("\t")
-    require(
-        "\t" not in beside,
-        f"{line.where}: has more than two columns; --prefix-column expects the sentence, a tab, "
-        "and its target prefix.",
-    )
-    return text, beside
+        joined = (
+            replace(line, prefix=beside[0].text if beside else None)
+            for line, *beside in _in_step(names, lines)
+        )
+        yield Sentences(joined, streams)
 
 
 def _in_step(

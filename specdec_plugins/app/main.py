@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from contextlib import ExitStack, closing
+from typing import Any, Protocol
 
 from specdec_plugins.app.files import (
     FileOptions,
@@ -19,6 +17,7 @@ from specdec_plugins.app.files import (
     check_places,
     count_lines,
     in_buffers,
+    is_typed,
     open_sentences,
     progress_bar,
 )
@@ -26,9 +25,9 @@ from specdec_plugins.app.loading import make_settings, origin
 from specdec_plugins.app.report import Diagnosis, Flaws, Tally, peak_memory, summary
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
-from specdec_plugins.app.types import BlockTranslation, Sentence, Translation
+from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.corpus.cli import CommandLine, Option, build, flags_of, given_to, removed_from
-from specdec_plugins.errors import UserError, require, run_command
+from specdec_plugins.errors import require, run_command
 from specdec_plugins.formats.output import LineWriter, is_file
 
 INCOMPLETE = 1  # some line is cut, copied or empty
@@ -37,20 +36,9 @@ INTERRUPTED = "interrupted; the output holds complete lines only"
 RESUME = ", and --resume continues it"
 MIB = 2**20
 
-PROMPT = "> "
-BRACKETS = ("[", "]")
-COLOURS = ("\033[1;32m", "\033[0m")  # bold green
-
-EXPLANATION = (
-    "Type a sentence and press Enter; an empty line or ctrl-D ends. Text marked {marked}\n"
-    "was drafted in one block and accepted; the rest is the verifier's own.\n"
-)
-
-
 DESCRIPTION = """\
 Translate lines of text with a Transformer (the verifier), sped up by a drafter that proposes \
-blocks of tokens. With --beta 1 the output is exactly the verifier's greedy output. At a terminal, \
-the command asks for lines and marks the drafter's accepted blocks.
+blocks of tokens. With --beta 1 the output is exactly the verifier's greedy output.
 """
 
 EPILOG = """\
@@ -104,9 +92,8 @@ def read_options(given: Mapping[str, Any]) -> tuple[Settings, FileOptions]:
     settings = make_settings(given_to(Settings, given))
     files = build(FileOptions, given)
     require(
-        not (settings.prefix_size and not (files.prefix_file or files.prefix_column)),
-        "--prefix-size counts tokens of a reference; give one with --prefix-file or "
-        "--prefix-column.",
+        not settings.prefix_size or files.prefix_file is not None,
+        "--prefix-size counts tokens of a reference; give one with --prefix-file.",
     )
     require(
         not files.diagnose or settings.strategy == "specdec",
@@ -133,9 +120,6 @@ def run_lines(
 
     def work() -> int:
         worker, files = choose()
-        is_typed = files == FileOptions(debug=files.debug) and sys.stdin and sys.stdin.isatty()
-        if is_typed and type(worker) is Here:
-            return worker.ask()
         return Run(worker, files, name).run()
 
     return run_command(name, work, "debug" in given, "interrupted.")
@@ -188,14 +172,6 @@ class Here:
     def _translator(self) -> SpeculativeTranslator:
         assert self._loaded is not None, "not started"
         return self._loaded
-
-    def ask(self) -> int:
-        """Translate what is typed at a terminal."""
-        import readline  # noqa: F401  (lines can be edited and recalled)
-
-        plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
-        Prompt(load_translator(self.settings), sys.stdout, colours=not plain).run(input)
-        return 0
 
     @property
     def num_best(self) -> int:
@@ -277,6 +253,8 @@ class Run:
             stack.callback(self.flaws.sum_up)
             start, source = time.perf_counter(), self.files.input_path
             total = None if given is None else len(given)
+            if is_typed(source) and given is None:
+                self._say("type a sentence and press Enter; ctrl-D ends.")
             bar = stack.enter_context(progress_bar(source, self.files.progress, kept, total))
             translated = self.worker.translated(sentences, bar.update)
             for buffer, done in stack.enter_context(closing(translated)):
@@ -327,43 +305,3 @@ class Run:
         self.tally.add(done)
         for line, one in zip(buffer, done, strict=True):
             self.flaws.add(one.number, line.where, one)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """Interactive translation at a terminal."""
-
-    translator: SpeculativeTranslator
-    out: TextIO
-    colours: bool = False  # mark blocks by colour, not by brackets
-
-    @property
-    def _marks(self) -> tuple[str, str]:
-        return COLOURS if self.colours else BRACKETS
-
-    def run(self, ask: Callable[[str], str]) -> None:
-        """Translate lines from `ask`, which is `input`, until an empty line or its end."""
-        self._say(EXPLANATION.format(marked="like this".join(self._marks)))
-        with suppress(EOFError):
-            while line := ask(PROMPT).strip():
-                try:
-                    self._say(self.answer(self.translator.translate_in_blocks(line)))
-                except UserError as error:
-                    self._say(f"  {error}")
-            return
-        self._say("")
-
-    def answer(self, done: BlockTranslation) -> str:
-        """The output for one translation."""
-        text = done.marked(*self._marks)
-        each = done.num_tokens / done.rounds if done.rounds else 0.0
-        rounds = "round" if done.rounds == 1 else "rounds"
-        cut = ", cut at the length limit" if done.is_cut else ""
-        return (
-            f"  {text}\n  {done.num_tokens} tokens in {done.rounds} {rounds}, {each:.1f} a round, "
-            f"{1000 * done.seconds:.0f} ms{cut}"
-        )
-
-    def _say(self, text: str) -> None:
-        self.out.write(text + "\n")
-        self.out.flush()

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import operator
 import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import EMPTY, UNREADABLE, Limits, Sentence, Translation
 from specdec_plugins.decoding.alone import DrafterDecoder
-from specdec_plugins.decoding.batch import collate, open_prefix
-from specdec_plugins.decoding.contract import Draft, Guarantee, Verifier
-from specdec_plugins.decoding.drafters import BlockNatDrafter
+from specdec_plugins.decoding.contract import Guarantee
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.requests import Request
@@ -29,8 +26,6 @@ from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import PRETRAINED
-
-_ROWS = 64  # sentences that it translates at once
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -229,62 +224,13 @@ def _rounds(stats: DecodeStats) -> str:
     )
 
 
-# Thresholds for advice. On image captions a verifier agreed with 96 % of the positions of its own
-# beam-5 output, and with 81 % of those of the human translations that it was trained on.
+# Thresholds for advice.
 POOR_FIRST = 0.7  # share of rounds that keep the first drafted token
-POOR_TARGETS = 0.9  # share of target positions that are the verifier's own choice
 LONG_ENCODING = 0.3  # share of time
 WORTH_DRAFTING = 0.95  # share of accepted tokens that a shorter block should still give
 
 
-@dataclass
-class TargetMatch:
-    """How well training targets match the verifier's own output."""
-
-    targets: int = 0
-    identical: int = 0  # those that match everywhere, and so are the verifier's greedy output
-    positions: int = 0  # of all targets, eos included
-    matching: int = 0  # those that are the verifier's argmax
-
-    def add(self, matching: Sequence[int], lengths: Sequence[int]) -> None:
-        """Count targets: positions that are the verifier's argmax, and all of each."""
-        self.targets += len(lengths)
-        self.identical += sum(map(operator.eq, matching, lengths))
-        self.positions += sum(lengths)
-        self.matching += sum(matching)
-
-    @property
-    def position_share(self) -> float:
-        return self.matching / max(self.positions, 1)
-
-    @property
-    def sentence_share(self) -> float:
-        return self.identical / max(self.targets, 1)
-
-
-@torch.inference_mode()
-def match_targets(
-    verifier: Verifier, requests: Sequence[Request], targets: Sequence[list[int]]
-) -> list[int]:
-    """For each target (ids, eos last): positions that equal the verifier's argmax, teacher-forced.
-
-    A target that matches everywhere is the verifier's greedy output.
-    """
-    verifier, special, device = verifier.fresh(), verifier.special, verifier.device
-    free = [replace(request, forced_ids=[]) for request in requests]
-    source = collate(free, special.pad, special.start, device)
-    verifier.admit(source)
-    rows = [torch.tensor(target, device=device) for target in targets]
-    tokens = pad_sequence(rows, batch_first=True, padding_value=special.pad)  # [B, T]
-    draft = Draft(tokens, torch.tensor([len(row) for row in rows], device=device))
-    scores = verifier.score(open_prefix(source, tokens.shape[1] + 1), draft)
-    right = (scores.logits[:, :-1].argmax(-1) == tokens) & draft.mask
-    counts: list[int] = right.sum(1).tolist()
-    return counts
-
-
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """Cost of one way to decode the sample."""
 
     seconds: float
@@ -302,49 +248,26 @@ class Diagnosis:
         decoder = translator.decoder
         if not isinstance(decoder, SpeculativeDecoder) or isinstance(decoder, DrafterDecoder):
             raise UserError("--diagnose needs --strategy specdec.")
-        self._translator = translator
-        self._decoder = decoder
+        self._translator, self._decoder = translator, decoder
         self._sample_size = sample_size
         self._sample: list[Request] = []
-        self.targets = TargetMatch()
 
     def observe(self, sentences: Sequence[Sentence]) -> None:
-        """Record decoded sentences, and how well their training targets match, if given."""
-        verifier, pairs = self._decoder.verifier, []
-        for sentence in sentences:
+        """Take the first sentences of the run into the sample."""
+        for sentence in sentences[: self._sample_size - len(self._sample)]:
             request = self._translator.prepare(sentence)
-            if not isinstance(request, Request):
-                continue
-            if len(self._sample) < self._sample_size:
-                self._sample.append(request)
-            if sentence.target is not None and sentence.target.strip():
-                ids = self._translator.codec.token_ids(sentence.target)
-                if len(ids) < verifier.max_target_positions - 1:
-                    pairs.append((request, [*ids, verifier.special.eos]))
-        for start in range(0, len(pairs), 16):
-            requests, targets = zip(*pairs[start : start + 16], strict=True)
-            matching = match_targets(verifier, requests, targets)
-            self.targets.add(matching, [*map(len, targets)])
+            self._sample += [request] if request else []
 
     def report(self) -> str:
         """Figures first, then advice, one sentence per line."""
-        stats, targets = self._decoder.stats, self.targets
+        stats = self._decoder.stats
         if not self._sample or not stats.drafted:
             return "diagnosis: nothing was drafted, so there is nothing to explain."
         with_drafter = self._time(self._decoder.method)
         plain = self._time(Method(None, Exact(), Constant(Constant.Config())))
         lines = ["diagnosis:", *_figures(stats, with_drafter, plain, len(self._sample))]
-        drafter = self._decoder.method.drafter
-        if isinstance(drafter, BlockNatDrafter):
-            lines.append(_what_it_saves(drafter))
-        if targets.targets:
-            lines.append(
-                f"training targets: {targets.position_share:.1%} of {targets.positions} "
-                f"positions are the verifier's own choice, {targets.sentence_share:.1%} of "
-                f"{targets.targets} sentences are its greedy output"
-            )
         is_trained = self._translator.settings.needs.network is not None
-        advice = give_advice(stats, with_drafter, plain, targets, is_trained)
+        advice = give_advice(stats, with_drafter, plain, is_trained)
         return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
 
     def _time(self, method: Method) -> Timing:
@@ -373,14 +296,6 @@ def _figures(
     ]
 
 
-def _what_it_saves(drafter: BlockNatDrafter) -> str:
-    """What the drafter reuses, and what it computes again."""
-    reads = "reads the verifier's encoder output" if drafter.encoded_by else "runs its own encoder"
-    again = "recomputes its whole prefix each round"
-    keeps = "keeps its prefix from round to round" if drafter.keeps_prefix else again
-    return f"the drafter {reads} and {keeps}"
-
-
 def relative_cost(with_drafter: Timing, plain: Timing) -> float:
     """Cost of a round with the drafter, in plain steps: speed-up is tokens a round over this."""
     return with_drafter.per_round / plain.per_round if plain.per_round else 0.0
@@ -397,59 +312,41 @@ def useful_block_size(stats: DecodeStats) -> int:
 
 
 def give_advice(
-    stats: DecodeStats,
-    with_drafter: Timing,
-    plain: Timing,
-    targets: TargetMatch,
-    is_trained: bool = True,
+    stats: DecodeStats, with_drafter: Timing, plain: Timing, is_trained: bool = True
 ) -> list[str]:
     """Advice, at least one sentence. is_trained: the drafter learnt from targets."""
-    advice = _advise_on_training(stats, targets) if is_trained else []
-    shares = _time_shares(stats)
+    shares, first = _time_shares(stats), stats.acceptance_by_position[0]
     draft, verify, encode = (shares.get(part, 0.0) for part in ("draft", "verify", "encode"))
     cost, gain = relative_cost(with_drafter, plain), stats.mean_emitted_tokens
     size, longest = useful_block_size(stats), len(stats.drafted_at)
-    if size < 0.7 * longest:
-        advice.append(
+    found = [
+        (
+            is_trained and first < POOR_FIRST,
+            f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "
+            "drafter trained on its verifier's output); the most common cause is training on "
+            "targets that this verifier did not write: distil with specdec distill.",
+        ),
+        (
+            size < 0.7 * longest,
             f"The first {size} positions give {WORTH_DRAFTING:.0%} of all accepted tokens: "
-            f"--block-size {size} would spend less on drafts of {longest}."
-        )
-    if cost >= gain:
-        advice.append(
+            f"--block-size {size} would spend less on drafts of {longest}.",
+        ),
+        (
+            cost >= gain,
             f"A round costs {cost:.2f} plain steps and gives {gain:.2f} tokens, so speculation "
-            "loses time here: it needs more accepted tokens or a cheaper drafter."
-        )
-    if draft > verify:
-        advice.append(
+            "loses time here: it needs more accepted tokens or a cheaper drafter.",
+        ),
+        (
+            draft > verify,
             f"Drafting takes {draft:.0%} of the time and verifying {verify:.0%}: a drafter with "
-            "fewer decoder layers, or a shorter block, would help."
-        )
-    if encode > LONG_ENCODING:
-        advice.append(
+            "fewer decoder layers, or a shorter block, would help.",
+        ),
+        (
+            encode > LONG_ENCODING,
             f"Encoding takes {encode:.0%} of the time, which no drafter can save: the drafter "
             "could read the verifier's encoder output (specdec drafter), and a larger --batch "
-            "would help."
-        )
-    return advice or ["Nothing stands out: acceptance is good and time goes into verification."]
-
-
-def _advise_on_training(stats: DecodeStats, targets: TargetMatch) -> list[str]:
-    first = stats.acceptance_by_position[0]
-    if targets.targets and targets.position_share < POOR_TARGETS:
-        return [
-            f"Only {targets.position_share:.0%} of the drafter's training targets match the "
-            f"verifier (distilled ones: {POOR_TARGETS:.0%} or more): decode the training sources "
-            "with this verifier (specdec distill) and train the drafter on its output."
-        ]
-    if first >= POOR_FIRST:
-        return []
-    cause = (
-        "its targets match the verifier, so train it longer or make it larger"
-        if targets.targets
-        else "the most common cause is training on targets that this verifier did not write: "
-        "check with --diagnose-targets, and distil with specdec distill"
-    )
-    return [
-        f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "
-        f"drafter trained on its verifier's output); {cause}."
+            "would help.",
+        ),
     ]
+    advice = [sentence for applies, sentence in found if applies]
+    return advice or ["Nothing stands out: acceptance is good and time goes into verification."]

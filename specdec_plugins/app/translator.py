@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -21,12 +20,10 @@ from specdec_plugins.app.types import (
     EMPTY,
     FORCED,
     UNREADABLE,
-    BlockTranslation,
     Decoder,
     Limits,
     Score,
     Sentence,
-    Span,
     Translation,
 )
 from specdec_plugins.corpus.cli import arguments, parameters
@@ -228,32 +225,6 @@ class SpeculativeTranslator:
         if opened.translation != last:
             yield opened.translation
 
-    def translate_in_blocks(self, line: str) -> BlockTranslation:
-        """A translation and which of its parts were drafted. A translation that is cut stays so.
-
-        Raises UserError as `stream` does, and if the line cannot be read.
-        """
-        decoder = self._engine("report its blocks")
-        began = time.perf_counter()
-        opened = self._open(Sentence(1, line), copies=False)
-        if not opened.parts:
-            return BlockTranslation([], 0, 0, 0.0)
-        num_tokens, num_rounds, texts = 0, 0, list[tuple[str, bool]]()
-        for part in opened.parts:
-            before, running = self._before(opened, part), RunningText(self.codec)
-            if part.request is None:
-                texts.append((before + part.text, False))
-                continue
-            for event in decoder.events([part.request]):
-                ids, num_accepted = event.emitted_ids, event.num_accepted
-                for some, is_drafted in ((ids[:num_accepted], True), (ids[num_accepted:], False)):
-                    tokens = self.codec.tokens(some)
-                    num_tokens += len(tokens)
-                    texts.append((before + part.filled(running.add(tokens)), is_drafted))
-                num_rounds, part.result = num_rounds + 1, event.result
-        seconds = time.perf_counter() - began
-        return BlockTranslation(_spans(texts), num_tokens, num_rounds, seconds, opened.is_cut)
-
     def _before(self, text: Text[RowResult], part: Part[RowResult]) -> str:
         """The translation of what comes before a part."""
         return joined(text.parts[: text.parts.index(part)]) + (part.gap or " " * part.continues)
@@ -312,15 +283,12 @@ class SpeculativeTranslator:
         parts = self._open(sentence).parts
         return parts[0].request if len(parts) == 1 else None
 
-    def _open(self, sentence: Sentence, copies: bool | None = None) -> Text[RowResult]:
-        """A sentence to decode.
-
-        copies: what cannot be read; None = as the settings say. Raises UserError, naming the line.
-        """
+    def _open(self, sentence: Sentence) -> Text[RowResult]:
+        """A sentence to decode. Raises UserError, naming the line."""
         forced_ids, ends = self._forced_ids(sentence)
         with located(sentence.where):
             codec = self.codec.between(sentence.source_lang, sentence.target_lang)
-            how, prefix = self._how(sentence, codec, copies), [] if ends else forced_ids
+            how, prefix = self._how(sentence, codec), [] if ends else forced_ids
             names = (f"{sentence.number}{end}" for end in chain([""], map("-{}".format, count(2))))
             seed = self.settings.seed + sentence.number
             text: Text[RowResult] = how.opened(
@@ -331,7 +299,7 @@ class SpeculativeTranslator:
                 text = Text([Part(codec.text(codec.tokens(ids)), how, result=_forced(ids))])
         return text
 
-    def _how(self, sentence: Sentence, codec: Codec, copies: bool | None) -> How:
+    def _how(self, sentence: Sentence, codec: Codec) -> How:
         settings, limits = self.settings, self.limits
         is_raw = codec.reads_raw and sentence.tokens is None and sentence.prefix is None
         params = settings.decode_params(1, block_size=limits.block_size)
@@ -346,7 +314,7 @@ class SpeculativeTranslator:
             protects=bool(settings.protect) and is_raw,
             keeps_numbers=settings.protect_numbers,
             mends=bool(settings.protect) and is_raw,
-            copies=settings.on_unreadable == "copy" if copies is None else copies,
+            copies=settings.on_unreadable == "copy",
             truncates=settings.truncate_source,
             glossary=self.glossary,
         )
@@ -410,18 +378,6 @@ def _searcher_of(settings: Settings, decoder: SpeculativeDecoder) -> BeamDecoder
         pad = decoder.verifier.special.pad
         config = replace(config, constraints=config.constraints.banning(pad))
     return BeamDecoder(cast(Branching, decoder.verifier), config)
-
-
-def _spans(texts: Sequence[tuple[str, bool]]) -> list[Span]:
-    """Split the last of some growing texts into what each text adds, with its origin."""
-    whole, spans, at = texts[-1][0], list[Span](), 0
-    for so_far, is_drafted in texts:
-        # Later tokens may change the end of a text, which is not final then.
-        end = len(os.path.commonprefix([so_far, whole]))
-        if end > at:
-            spans.append(Span(whole[at:end], is_drafted))
-            at = end
-    return spans
 
 
 def _forced(ids: list[int]) -> RowResult:

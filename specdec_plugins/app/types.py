@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -38,7 +37,6 @@ class Sentence:
     tokens: Sequence[str] | None = None  # the source as the model's tokens, in place of the text
     source_lang: str | None = None  # None = the translator's own
     target_lang: str | None = None
-    target: str | None = None  # the drafter's training target, as tokens; for a diagnosis
     end: str = ""  # a carriage return that ended the line, as it should end the translation
 
 
@@ -136,38 +134,6 @@ class Translation:
         if n_best:
             fields["n_best"] = [vars(one) for one in n_best]
         return {"id": number, **fields, "milliseconds": round(seconds * 1000, 3)}
-
-
-@dataclass(frozen=True)
-class Span:
-    """A part of a translation's text that one round added."""
-
-    text: str  # spaces included: all spans together are the translation
-    is_drafted: bool  # accepted from the draft, not the verifier's own
-
-
-@dataclass(frozen=True)
-class BlockTranslation:
-    """A translation and the spans that it grew by."""
-
-    spans: list[Span]
-    num_tokens: int  # eos left out
-    rounds: int
-    seconds: float
-    is_cut: bool = False  # at its length limit
-
-    @property
-    def text(self) -> str:
-        return "".join(span.text for span in self.spans)
-
-    def marked(self, opening: str, closing: str) -> str:
-        """The text with these marks around what was drafted and accepted."""
-        return "".join(
-            re.sub(r"\S(.|\s)*", lambda words: opening + words[0] + closing, span.text)
-            if span.is_drafted
-            else span.text
-            for span in self.spans
-        )
 
 
 class Decoder(Protocol):

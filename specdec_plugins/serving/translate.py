@@ -241,7 +241,7 @@ class Server:
                 "--server uses the server's own model and settings; omit "
                 f"{'the folder' if name == 'data' else flag_of(Settings, name)}.",
             )
-        alone = [name for name in ("prefix_file", "prefix_column", "diagnose") if name in given]
+        alone = [name for name in ("prefix_file", "diagnose") if name in given]
         for name in alone:
             raise UserError(f"{flag_of(FileOptions, name)} cannot be sent to a server; omit it.")
         self._url, self._num_requests = url, num_requests

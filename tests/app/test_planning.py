@@ -119,8 +119,6 @@ def test_a_source_that_is_too_long_is_read_in_pieces() -> None:
     assert it.prepare(Sentence(1, "a b c d e f")) is None
     [forced] = it.translate_sentences([Sentence(1, "a b c d e f", prefix="p")])
     assert forced.text == "p c b b a a f f e e d d"
-    blocks = it.translate_in_blocks("a b c d e f")
-    assert (blocks.text, blocks.num_tokens, blocks.is_cut) == (done.text, 12, False)
     tokens = [["a"], [*"abcdef"]]  # which are not divided
     refused("sentence 2: has 6 tokens, more than the 4 that", strict(it).translate_tokens, tokens)
     assert it.translate_tokens(tokens)[1].finish_reason == "unreadable"
@@ -140,7 +138,6 @@ def test_what_cannot_be_read_is_copied_and_the_others_are_translated() -> None:
     assert bad.fault == "no letter of 'z zb' is known."
     assert [*it.stream("z zb")] == ["z zb"]
     refused("sentence 2: no letter of 'z' is known", strict(it).translate, ["a", "z"])
-    refused("no letter of 'z' is known", it.translate_in_blocks, "z")
     # Only what is too long is divided, and only its unreadable piece is copied.
     it.limits = translator(source=4).limits
     [mixed] = it.translate(["a b c z z z"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from dataclasses import replace
 from itertools import count
@@ -10,8 +9,6 @@ from itertools import count
 import pytest
 import torch
 
-from specdec_plugins.app.main import Prompt
-from specdec_plugins.app.types import BlockTranslation, Span
 from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.contract import Draft, DraftRequest
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
@@ -25,7 +22,6 @@ from tests.app.toys import (
     ScriptedDrafter,
     ScriptedVerifier,
     reverse_twice,
-    translated,
     translator,
 )
 from tests.programs import talking_to
@@ -102,57 +98,11 @@ def test_counts_survive_an_interruption() -> None:
     assert strategy.stats.rows == 1
 
 
-def test_pieces_make_up_the_translation_and_say_who_wrote_them() -> None:
-    done = translator().translate_in_blocks("c d e")
-    # d d c c would be one block of four; the verifier adds its own token behind it.
-    assert done.text == translated("c d e")
-    assert done.spans[:2] == [Span("e e d d", True), Span(" c", False)]
-    assert (done.num_tokens, done.rounds) == (6, 2)
-    assert done.marked("[", "]") == "[e e d d] c [c]"
-
-
-def test_a_word_may_be_split_between_two_rounds() -> None:
-    made = translator()
-    # Words that end in the mark go on in the next token.
-    made.codec.text = lambda tokens: " ".join(tokens).replace("d c", "dc")  # type: ignore[method-assign]
-    done = made.translate_in_blocks("c d e")
-    assert done.text == "e e d dc c"
-    assert done.marked("[", "]") == "[e e d d]c [c]"
-
-
-@pytest.mark.parametrize("line", ["", "   "])
-def test_a_line_without_words_has_no_blocks(line: str) -> None:
-    assert translator().translate_in_blocks(line) == BlockTranslation([], 0, 0, 0.0)
-
-
 def test_a_search_without_rounds_is_refused() -> None:
     search = translator()
     search.decoder = object()  # type: ignore[assignment]
-    with pytest.raises(UserError, match="cannot report its blocks"):
-        search.translate_in_blocks("a b")
-
-
-def converse(*lines: str) -> str:
-    """What a person who types these lines, and then ctrl-D, reads."""
-    waiting = list(lines)
-
-    def ask(prompt: str) -> str:
-        if not waiting:
-            raise EOFError
-        return waiting.pop(0)
-
-    out = io.StringIO()
-    Prompt(translator(source=5), out).run(ask)
-    return out.getvalue()
-
-
-def test_a_conversation_goes_on_after_a_long_line_and_ends_with_an_empty_one() -> None:
-    long = "a@@ b@@ c@@ d@@ e@@ f"  # one word, which is not divided
-    said = converse(long, "a b c d e f g", "c d", "", "e")
-    assert "has 6 tokens, more than the 4" in said
-    assert "  [c c b b] a [a] [g g f f] e [e d d]\n  14 tokens in 4 rounds" in said
-    assert "  [d d c c]\n  4 tokens in 1 round, 4.0 a round" in said
-    assert "e e" not in said
+    with pytest.raises(UserError, match="cannot stream"):
+        [*search.stream("a b")]
 
 
 @pytest.mark.integration

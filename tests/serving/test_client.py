@@ -360,7 +360,7 @@ def test_lines_that_are_cut_or_copied_are_named(
         (["--server", "http://127.0.0.1:9"], "cannot be reached"),
         (["/nowhere", "--server", "http://x"], "omit the folder"),
         (["--server", "http://x", "--dtype", "int8"], "omit --dtype"),
-        (["--server", "http://x", "--prefix-column"], "--prefix-column cannot be sent to a server"),
+        (["--server", "http://x", "--diagnose"], "--diagnose cannot be sent to a server"),
         (["--server", "http://x", "--processes", "2"], "exclude each other"),
         (["--processes", "2", "--diagnose"], "omit --processes"),
         (["/nowhere"], "not a folder"),

@@ -207,7 +207,7 @@ def test_train_sh_initialises_trains_and_continues(
     assert "Warning" not in said
     assert "continuing from" in caplog.text
     assert "'_name'" not in logs[0]  # of the settings, more than a screen full of them
-    assert re.search(r"valid on 'valid' subset .* accepted [\d.]+", logs[0])
+    assert re.search(r"valid on 'valid' subset .* expected_length [\d.]+", logs[0])
     assert "num_updates=2" in logs[1]
     assert "num_updates=1," not in logs[1]
     checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
