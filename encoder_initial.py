@@ -48,8 +48,7 @@ def main(args: argparse.Namespace) -> None:
     from specdec_plugins.formats.checkpoints import save_checkpoint
     from specdec_plugins.training.initialise import initialise_drafter
 
-    inputs = (args.verifier, args.start)
-    check_output(args.output, "--output", inputs=inputs, replaced=True)
+    check_output(args.output, "--output", inputs=[args.verifier], replaced=True)
     checkpoint, report = initialise_drafter(args)
     save_checkpoint(checkpoint, args.output)
     stream = sys.stderr if args.print_flags else sys.stdout
@@ -85,9 +84,6 @@ class InitialOptions:
     verifier: Path = option(MISSING, "checkpoint of the verifier")
     output: Path = option(MISSING, "checkpoint to write")
     data: Path | None = option(None, "the drafter's data folder, to check dictionaries")
-    verifier_data: Path | None = option(None, "the verifier's data folder")
-    start: Path | None = option(None, "an earlier drafter with the same network (checkpoint or "
-        "bundle), whose weights initialise all that is not the verifier's", flags=("--from",))
     seed: int = option(1, "for newly initialised weights")
     print_flags: bool = option(False, "print nothing but the flags for train.py that fit the "
         "checkpoint, for scripts")
@@ -112,6 +108,9 @@ COMMAND = cli.CommandLine(
     ],
     "Write the drafter's initial checkpoint: its encoder taken from a trained verifier.",
     removed={
+        "--from": "train.py --finetune-from-model FILE starts from an earlier drafter",
+        "--verifier-data": "checkpoints of train.py record their dictionaries, and --data is "
+        "compared with that",
         **dict.fromkeys(
             ["--arch", *(f"--{no}{name}" for name in _FAST for no in ("", "no-"))],
             "this command makes the published drafter, block; specdec drafter trains the faster "

@@ -177,11 +177,11 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
     "specdec distill inside": (distill.COMMAND.run, "data --path run/a.pt --output x/../run"),
     "specdec prepare": (
         prepare.COMMAND.run,
-        "--src en --tgt de --train x/../raw/train.en,raw/train.de --split-valid 1 --out .",
+        "--src en --tgt de --train x/../raw/train.en,raw/train.de --valid t.tsv --out .",
     ),
     "specdec prepare --codes": (
         prepare.COMMAND.run,
-        "--src en --tgt de --train t.tsv --split-valid 1 --codes bpe.codes --out x/..",
+        "--src en --tgt de --train t.tsv --valid t.tsv --codes bpe.codes --out x/..",
     ),
     "specdec prepare mix": (
         decontaminate.COMMAND.run,

@@ -39,6 +39,7 @@ from specdec_plugins.corpus.checkpoints import LAST
 from specdec_plugins.corpus.cli import UNFINISHED, declared, like, logger, option
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import read_json
+from specdec_plugins.corpus.steps import Command, Paused, Runner, StepOptions, flags
 from specdec_plugins.corpus.teacher import DataBin, Teacher
 from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.requests import Request
@@ -49,7 +50,6 @@ from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.output import check_output, written_whole
 from specdec_plugins.formats.pretrained.config import is_pretrained, model_name
 from specdec_plugins.training import drafter as loop
-from specdec_plugins.training.commands import Command, Paused, Runner, StepOptions, flags
 
 LEAST_LINES = 200  # different lines of text
 _HELD_OUT = 200  # maximum lines to measure with

@@ -247,7 +247,7 @@ def open_sentences(files: FileOptions) -> Iterator[Sentences]:
         streams = [stack.enter_context(open_input(path)) for path in files.inputs]
         lines = [read_lines(*pair) for pair in zip(streams, names, strict=True)]
         joined = (
-            replace(line, prefix=beside[0].text if beside else None)
+            replace(line, prefix=(beside[0].text if beside else "") or None)
             for line, *beside in _in_step(names, lines)
         )
         yield Sentences(joined, streams)

@@ -5,7 +5,7 @@
     OUT/bpe/SPLIT.LANG     with BPE, and OUT/bpe.codes
     OUT/data-bin/          for fairseq, with dict.LANG.txt and bpe.codes
 
-Steps of ``resume.Steps`` write these, so the command resumes when it is run again.
+Steps (``steps.Runner``) write these, so the command resumes when it is run again.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
-from itertools import chain, count
 from pathlib import Path
+from typing import ClassVar
 
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.binarising import dictionary_flags, latin_vocabulary, preprocess
-from specdec_plugins.corpus.cleaning import KEPT, HeldOutSentences, LengthRules, keys_of, split_off
+from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.cli import logger, option
 from specdec_plugins.corpus.reading import (
     BadLines,
@@ -34,18 +35,18 @@ from specdec_plugins.corpus.reading import (
     read_pairs,
     warn_of_repeats,
 )
-from specdec_plugins.corpus.resume import Steps, locked, read_json, write_json
+from specdec_plugins.corpus.resume import written_together
+from specdec_plugins.corpus.steps import Command, Runner, flags
 from specdec_plugins.corpus.tokenising import (
     TextSettings,
     Work,
     learn_codes,
     read_prepared,
     write_clean,
-    writing,
 )
-from specdec_plugins.errors import UserError, imported, located, require
+from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.output import check_output, written_whole
+from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.languages import code_of
 from specdec_plugins.formats.text import load_codes
 
@@ -57,11 +58,11 @@ class Preparation:
         self,
         args: PrepareOptions,  # the flags of specdec prepare, except its corpora
         train: Sequence[ParallelFile],
-        valid: Sequence[ParallelFile],  # empty: split off
+        valid: Sequence[ParallelFile],
         tests: Sequence[ParallelFile],  # one test set each: test, test1, ...
     ) -> None:
         """Raises UserError if flags conflict or a file is missing."""
-        _check_flags(args, bool(valid), bool(tests))
+        _check_flags(args)
         _check_output(args, [*train, *valid, *tests])
         self._args = args
         self._folder = args.out.resolve()
@@ -85,106 +86,91 @@ class Preparation:
         self._rules = LengthRules(args.min_length, args.max_length, args.max_ratio)
         self._corpora = {"train": train, "valid": valid}
         self._corpora |= {f"test{number or ''}": [test] for number, test in enumerate(tests)}
-        self._splits = [*self._corpora, *(["test"] if args.split_test else [])]
-        self._steps = Steps(self._folder)
         # Path of the codes; None: no BPE.
         self._codes = None if args.bpe == "none" else self._folder / "bpe.codes"
 
     def run(self) -> None:
-        with locked(self._folder):
-            for split, corpora in self._corpora.items():
-                if corpora:
-                    self._collect(split, corpora)
-            for split in self._splits:
-                self._tokenise(split)
-            self._learn()
-            for split in self._splits:
-                self._segment(split)
-            self._binarise()
-        references = [str(self._pair("raw", split)[1]) for split in self._splits[1:]]
-        logger.info("ready: %s", self._folder / "data-bin")
+        splits = [*self._corpora]
+        steps = [self._collect(split) for split in splits]
+        steps += [self._tokenise(split) for split in splits]
+        steps += [self._learn()] if self._codes else []
+        steps += [self._segment(split) for split in splits]
+        Runner(self._folder, {}, sys.stderr, can_redo=False).run([*steps, self._binarise()])
+        data = self._folder / "data-bin"
+        require(data.is_dir(), f"{data}: is gone; remove {self._folder}, to prepare it again")
+        references = [str(self._pair("raw", split)[1]) for split in splits[1:]]
+        logger.info("ready: %s", data)
         logger.info("references for scoring: %s", ", ".join(references))
 
     def _pair(self, kind: str, split: str) -> list[Path]:
         languages = (self.text.source_lang, self.text.target_lang)
         return [self._folder / kind / f"{split}.{language}" for language in languages]
 
-    def _collect(self, split: str, corpora: Sequence[ParallelFile]) -> None:
-        """Write a raw split; for the training text also the dev and test sets split off from it."""
-        args, training = self._args, split == "train"
-        sizes = (args.split_valid, args.split_test) if training else (0, 0)
-        made = [split, *(name for name, size in zip(("valid", "test"), sizes, strict=True) if size)]
-        bad = BadLines(training and args.bad_lines == "skip", can_skip=training)
+    def _step(
+        self,
+        title: str,
+        write: Callable[[Sequence[Path]], object],
+        outputs: Sequence[Path],
+        reads: Iterable[Path] = (),
+        given: Iterable[Path] = (),
+        **settings: object,
+    ) -> Command:
+        """A step of this process. write: to temporary names, one for each output.
+
+        reads: outputs of other steps; given: files of the user; settings: what else matters.
+        """
+
+        def act() -> None:
+            with written_together(outputs) as parts:
+                write(parts)
+
+        words = ["prepare", *map(str, (*reads, *given)), *flags(**settings)]
+        return Command(title, words, list(map(str, outputs)), inputs=list(map(str, given)), act=act)
+
+    def _collect(self, split: str) -> Command:
+        """Write a raw split."""
+        corpora, training = self._corpora[split], split == "train"
+        bad = BadLines(training and self._args.bad_lines == "skip", can_skip=training)
 
         def collect(parts: Sequence[Path]) -> None:
-            sides = dict(zip(made, zip(parts[::2], parts[1::2], strict=True), strict=True))
-            chosen = _split_off(corpora, BadLines(bad.skip, bad.can_skip), sizes)
-            held, dropped = HeldOutSentences(chain(*chosen.values())), 0
-            for name in made[1:]:
-                write_clean(sides[name], chosen[name], None)
-            with writing(sides[split]) as write:
-                for pair in _all_pairs(corpora, bad, f"reading {split}"):
-                    if chosen and held.verdict(keys_of(pair)) != KEPT:
-                        dropped += 1
-                    else:
-                        write(pair)
-            if dropped:
-                logger.info("dropped %d pairs that have a held-out sentence", dropped)
+            pairs = (pair for corpus in corpora for pair in read_pairs(corpus, bad))
+            write_clean(parts, tqdm(pairs, f"reading {split}", unit=" pairs"), None)
             bad.warn()
 
-        self._steps.run(
-            f"collect-{split}",
+        return self._step(
+            f"collect {split}",
             collect,
-            inputs=[path for corpus in corpora for path in corpus.paths],
-            outputs=[path for name in made for path in self._pair("raw", name)],
-            settings={
-                "columns": [corpus.columns for corpus in corpora],
-                "parts": [(corpus.first, corpus.last) for corpus in corpora],
-                "split-valid": sizes[0], "split-test": sizes[1], "skip-bad-lines": bad.skip,
-            },
-        )  # fmt: skip
+            self._pair("raw", split),
+            given=[path for corpus in corpora for path in corpus.paths],
+            columns=[str(corpus.columns) for corpus in corpora],
+            parts=[f"{corpus.first}-{corpus.last or ''}" for corpus in corpora],
+            skip_bad_lines=bad.skip,
+        )
 
-    def _tokenise(self, split: str) -> None:
+    def _tokenise(self, split: str) -> Command:
         raw = self._pair("raw", split)
         rules = self._rules if split == "train" else None
-        counts = self._folder / "tok" / f"{split}.counts.json"
         work = Work(self.text, None, self._args.workers)
 
         def tokenise(parts: Sequence[Path]) -> None:
             pairs = work.over(read_prepared(raw), count_lines(raw[0]), f"tokenising {split}")
-            write_json(parts[2], dict(write_clean(parts, pairs, rules)))
+            found = write_clean(parts, pairs, rules)
+            told = ", ".join(f"{n} {reason}" for reason, n in sorted(found.items()) if n)
+            logger.info("%s pairs: %s", split, told)
 
-        self._steps.run(
-            f"tokenise-{split}",
-            tokenise,
-            inputs=raw,
-            outputs=[*self._pair("tok", split), counts],
-            settings={**asdict(self.text), **(asdict(rules) if rules else {})},
-        )
-        found = dict(read_json(counts))
-        dropped = ", ".join(f"{n} {reason}" for reason, n in sorted(found.items()) if n)
-        logger.info("%s pairs: %s", split, dropped)
+        settings = {**asdict(self.text), **(asdict(rules) if rules else {})}
+        return self._step(f"tokenise {split}", tokenise, self._pair("tok", split), raw, **settings)
 
-    def _learn(self) -> None:
-        tokenised, given, more = self._pair("tok", "train"), self._given_codes, self._args.more
-        merges = more if given else self._args.merges
+    def _learn(self) -> Command:
+        tokenised, given, merges = self._pair("tok", "train"), self._given_codes, self._args.merges
+        title, outputs = "learn codes", [self._folder / "bpe.codes"]
+        if given:
+            copy = lambda parts: shutil.copyfile(given, parts[0])  # noqa: E731
+            return self._step(title, copy, outputs, given=[given])
+        learn = lambda parts: learn_codes(tokenised, parts[0], merges)  # noqa: E731
+        return self._step(title, learn, outputs, tokenised, merges=merges)
 
-        def learn(parts: Sequence[Path]) -> None:
-            if given and not more:
-                shutil.copyfile(given, parts[0])
-            else:
-                learn_codes(tokenised, parts[0], merges, given)
-
-        if self._codes:
-            self._steps.run(
-                "codes",
-                learn,
-                inputs=[*([given] if given else []), *(tokenised if merges else [])],
-                outputs=[self._codes],
-                settings={"merges": merges, "given": bool(given)},
-            )
-
-    def _segment(self, split: str) -> None:
+    def _segment(self, split: str) -> Command:
         args, tokenised = self._args, self._pair("tok", split)
         work = Work(self.text, self._codes, args.workers)
         limit = args.max_subwords if split == "train" else None
@@ -201,78 +187,43 @@ class Preparation:
                 lines = (f"{token} {number}\n" for token, number in latin_vocabulary(tokens))
                 parts[2].write_text("".join(lines), encoding="utf-8")
 
-        self._steps.run(
-            f"bpe-{split}",
+        return self._step(
+            f"segment {split}",
             segment,
-            inputs=[*tokenised, *([self._codes] if self._codes else [])],
-            outputs=[*self._pair("bpe", split), *([self._vocabulary] if covers else [])],
-            settings={
-                "bpe": self._codes is not None, "max-subwords": limit, "cover-latin": covers
-            },
-        )  # fmt: skip
+            [*self._pair("bpe", split), *([self._vocabulary] if covers else [])],
+            [*tokenised, *([self._codes] if self._codes else [])],
+            max_subwords=limit,
+            cover_latin=covers,
+        )
 
     @property
     def _vocabulary(self) -> Path:
         """The dictionary of --cover-latin."""
         return self._folder / "bpe" / "dict.txt"
 
-    def _binarise(self) -> None:
-        inputs = [path for split in self._splits for path in self._pair("bpe", split)]
-        largest = max(count_lines(path) for path in inputs)
-        given = [self._vocabulary] if self._args.cover_latin else self._dictionaries
-        workers = min(self._args.workers, 1 + largest // 10_000)
-        command = ["--source-lang", self.text.source_lang, "--target-lang", self.text.target_lang]
-        command += ["--workers", str(workers), *dictionary_flags(given)]
-        for flag in ("train", "valid", "test"):
-            prefixes = [self._folder / "bpe" / s for s in self._splits if s.startswith(flag)]
-            if prefixes:
-                command += [f"--{flag}pref", ",".join(map(str, prefixes))]
-        log, data = self._folder / "preprocess.log", self._folder / "data-bin"
+    def _binarise(self) -> Command:
+        inputs = [path for split in self._corpora for path in self._pair("bpe", split)]
+        learnt, given = [], self._dictionaries
+        if self._args.cover_latin:
+            learnt, given = [self._vocabulary], []
 
         def binarise(parts: Sequence[Path]) -> None:
+            workers = min(self._args.workers, 1 + max(map(count_lines, inputs)) // 10_000)
+            command = ["--source-lang", self.text.source_lang]
+            command += ["--target-lang", self.text.target_lang, "--workers", str(workers)]
+            command += dictionary_flags(learnt or given)
+            for flag in ("train", "valid", "test"):
+                named = [self._folder / "bpe" / s for s in self._corpora if s.startswith(flag)]
+                command += [f"--{flag}pref", ",".join(map(str, named))] if named else []
+            log = self._folder / "preprocess.log"
             preprocess(command, parts[0], log, self._codes, self._args.force)
-            _keep_dictionaries(data, parts[0])
 
-        self._steps.run(
-            "binarise",
-            binarise,
-            inputs=[*inputs, *given, *([self._codes] if self._codes else [])],
-            outputs=[data],
-            settings={"splits": self._splits, "dictionaries": len(given)},
-        )
+        codes = [self._codes] if self._codes else []
+        reads = [*inputs, *learnt, *codes]
+        return self._step("binarise", binarise, [self._folder / "data-bin"], reads, given)
 
 
-def _keep_dictionaries(old: Path, new: Path) -> None:
-    """Copy dictionaries and codes of a folder that others are about to replace.
-
-    Models that were trained with them are of no use without them.
-    """
-    files = [path for name in ("dict.*.txt", "bpe.codes") for path in sorted(old.glob(name))]
-    if all((new / path.name).is_file() and _is_same(path, new / path.name) for path in files):
-        return
-    places = (old.with_name(f"dictionaries.old{number or ''}") for number in count())
-    place = next(place for place in places if not place.exists())
-    with written_whole(place) as part:
-        part.mkdir()
-        for path in files:
-            shutil.copyfile(path, part / path.name)
-    logger.warning("dictionaries have changed; models of the earlier ones need %s", place)
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    if path.suffix != ".txt":
-        return path.read_bytes() == other.read_bytes()
-    return Dictionary.load(path) == Dictionary.load(other)  # whatever their counts
-
-
-def _check_flags(args: PrepareOptions, has_valid: bool, has_tests: bool) -> None:
-    require(
-        has_valid != bool(args.split_valid),
-        "give either --valid FILE or --split-valid N, with N above 0",
-    )
-    require(
-        not (has_tests and args.split_test), "give either --test FILE or --split-test N, not both"
-    )
+def _check_flags(args: PrepareOptions) -> None:
     require(args.src != args.tgt, f"--src and --tgt are both {args.src!r}; they must differ")
     for flag, language in (("--src", args.src), ("--tgt", args.tgt)):
         require(
@@ -282,7 +233,6 @@ def _check_flags(args: PrepareOptions, has_valid: bool, has_tests: bool) -> None
         )
         if args.tokenizer == "moses":
             _check_language(flag, language)
-    require(not (args.more and not args.codes), "--more needs --codes, the merges to go on from")
     require(not (args.cover_latin and args.dict), "give either --cover-latin or --dict, not both")
     require(
         bool(args.dict or not args.dict_tgt), "--dict-tgt needs --dict, the source's dictionary"
@@ -322,27 +272,6 @@ def _counted(pairs: Iterable[Pair], tokens: Counter[str]) -> Iterator[Pair]:
         yield pair
 
 
-def _split_off(
-    corpora: Sequence[ParallelFile], bad: BadLines, sizes: tuple[int, int]
-) -> dict[str, list[Pair]]:
-    """A dev and a test set of these sizes, all with letters on both sides; none if both are 0.
-
-    Raises UserError if the corpora are too small.
-    """
-    if not any(sizes):
-        return {}
-    pairs = _all_pairs(corpora, bad, "choosing held-out pairs")
-    with located("--split-valid, --split-test"):
-        telling = (pair for pair in pairs if all(keys_of(pair)))
-        valid, test = split_off(telling, HeldOutSentences(), "", sizes)
-    return {"valid": valid, "test": test}
-
-
-def _all_pairs(corpora: Sequence[ParallelFile], bad: BadLines, name: str) -> tqdm[Pair]:
-    pairs = (pair for corpus in corpora for pair in read_pairs(corpus, bad))
-    return tqdm(pairs, desc=name, unit=" pairs", mininterval=0.5)
-
-
 @dataclass(kw_only=True)
 class PreparationOptions:
     """The flags that every preparation has."""
@@ -350,7 +279,6 @@ class PreparationOptions:
     # fmt: off
     merges: int = option(10_000, "joint BPE merges", least=1)
     codes: Path | None = option(None, "reuse these BPE codes instead of learning them")
-    more: int = option(0, "further merges to learn after those of --codes", least=0)
     dict: Path | None = option(None, "reuse this dictionary (for both sides)")
     dict_tgt: Path | None = option(None, "the target's own dictionary, with --dict")
     cover_latin: bool = option(False, "learn a joint dictionary that can spell every printable "
@@ -391,25 +319,29 @@ def main(args: PrepareOptions) -> None:
     Preparation(args, train, valid, tests).run()
 
 
-_SPLIT = "take this many pairs out of the training set instead of"
-
-
 @dataclass(kw_only=True)
 class PrepareOptions(PreparationOptions):
     """Prepare any parallel text for fairseq.
 
-    A corpus is a TSV file or SOURCE_FILE,TARGET_FILE (plain, .gz or .xz). The command resumes
-    when it is run again.
+    A corpus is a TSV file or SOURCE_FILE,TARGET_FILE (plain, .gz or .xz); FILE:FROM-TO takes only
+    those lines. The command resumes when it is run again.
     """
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "--more": "learn codes of the whole text, without --codes",
+        **dict.fromkeys(
+            ("--split-valid", "--split-test"),
+            "give lines of the training file: --train FILE:2001- --valid FILE:1-1000 "
+            "--test FILE:1001-2000; specdec prepare mix keeps what is held out from training",
+        ),
+    }
 
     # fmt: off
     src: str = option(MISSING, "source language, such as en")
     tgt: str = option(MISSING, "target language, such as de")
     train: Sequence[str] = option(MISSING, "training corpora", "CORPUS")
-    valid: Sequence[str] = option((), "dev set", "CORPUS")
+    valid: Sequence[str] = option(MISSING, "dev set", "CORPUS")
     test: Sequence[str] = option((), "test sets, one per corpus", "CORPUS")
-    split_valid: int = option(0, f"{_SPLIT} --valid", least=0)
-    split_test: int = option(0, f"{_SPLIT} --test", least=0)
     columns: str | None = option(None, "source and target column of TSV files, such as 2,1 "
         "(default: the only two)")
     tokenizer: str = option("moses", "none: the text is tokenised already",

@@ -1,10 +1,8 @@
 """Interrupts and resumes long work, for every command of this project.
 
 - ``write_json``, as ``written_whole`` of ``formats/output.py``: a file that exists is complete.
-- ``Steps``: skips a finished step. Its stamp, a small JSON file, holds its settings and
-  fingerprints of its inputs and outputs. A step whose stamp no longer matches runs again, and the
-  reason is logged. An interruption loses the running step, never a finished one.
-- ``content``: what a file or folder holds, wherever it is, for longer jobs than these steps.
+- ``Runner`` of ``steps.py``: steps that are done once, and never over what others have made.
+- ``content``: what a file or folder holds, wherever it is.
 - ``Log``: an append-only file of results, for work whose every part should be kept.
 - ``locked``: one run at a time in a folder.
 """
@@ -14,12 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.corpus.cli import logger
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import lock, written_whole
 
@@ -99,6 +96,13 @@ def fingerprint(path: Path) -> str:
 
 
 @contextmanager
+def written_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Yields temporary names, all of which are renamed when the block ends without an error."""
+    with leaving_nothing_empty(path.parent for path in paths), ExitStack() as stack:
+        yield [stack.enter_context(written_whole(path)) for path in paths]
+
+
+@contextmanager
 def leaving_nothing_empty(folders: Iterable[Path]) -> Iterator[None]:
     """If the block fails, remove those folders and parents that it created and left empty.
 
@@ -118,7 +122,7 @@ def leaving_nothing_empty(folders: Iterable[Path]) -> Iterator[None]:
 def locked(folder: Path) -> Iterator[None]:
     """Keep a second run out of ``folder``.
 
-    The lock ends with this process and the programs to which it left it (``training.commands``).
+    The lock ends with this process and the programs to which it left it (``steps``).
 
     If the block fails before it has written anything, a new folder is removed again.
     """
@@ -204,76 +208,3 @@ class Log:
             )
         if len(whole) < len(data):
             self.path.write_bytes(whole)
-
-
-_STARTING = "starting"  # why a step runs that has never run
-
-
-class Steps:
-    """The steps of one output folder; stamps lie in ``folder/.stamps``."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def run(
-        self,
-        name: str,
-        action: Callable[[Sequence[Path]], object],
-        *,
-        inputs: Sequence[Path],
-        outputs: Sequence[Path],
-        settings: Mapping[str, Any],
-    ) -> bool:
-        """Run the step unless it is done; returns whether it ran.
-
-        ``action`` gets temporary names, one for each of ``outputs``, and must write all of them.
-        They are renamed together once it returns; only then is the stamp written.
-        """
-        wanted = {**as_json(settings), "inputs": self._fingerprints(inputs)}
-        reason = self._why(self._stamp(name), wanted, outputs)
-        if reason is None:
-            logger.info("%s: done already", name)
-            return False
-        for path in outputs if reason == _STARTING else ():
-            require(
-                not path.exists(),
-                f"{path}: exists, and was not written by this command; give another folder",
-            )
-        logger.info("%s: %s", name, reason)
-        with leaving_nothing_empty(path.parent for path in outputs), ExitStack() as stack:
-            action([stack.enter_context(written_whole(path)) for path in outputs])
-            # A run that is killed while the outputs are renamed has left its mark.
-            self._set_stamp(name, wanted, "begun")
-        self._set_stamp(name, wanted, self._fingerprints(outputs))
-        return True
-
-    def _stamp(self, name: str) -> dict[str, Any]:
-        path = self._folder / ".stamps" / f"{name}.json"
-        return dict(read_json(path)) if path.is_file() else {}
-
-    def _set_stamp(self, name: str, wanted: Mapping[str, Any], outputs: Any) -> None:
-        stamp = {"wanted": wanted, "outputs": outputs}
-        write_json(self._folder / ".stamps" / f"{name}.json", stamp)
-
-    def _fingerprints(self, paths: Sequence[Path]) -> dict[str, str]:
-        # Relative names, so that moving the whole folder does not invalidate its steps.
-        return {
-            os.path.relpath(path, self._folder): fingerprint(path)
-            for path in paths
-            if path.exists()
-        }
-
-    def _why(
-        self, stamp: Mapping[str, Any], wanted: Mapping[str, Any], outputs: Sequence[Path]
-    ) -> str | None:
-        """Why the step must run, or None if its stamp still matches."""
-        if not stamp:
-            return _STARTING
-        before = stamp["wanted"]
-        if before["inputs"] != wanted["inputs"]:
-            return "its inputs have changed, running it again"
-        if (key := first_difference(before, wanted)) is not None:
-            return f"{key} was {before.get(key)!r} and is {wanted.get(key)!r}, running it again"
-        if stamp["outputs"] != self._fingerprints(outputs):
-            return "its outputs are missing or have changed, running it again"
-        return None

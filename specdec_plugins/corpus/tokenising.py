@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.reading import Pair
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.text import TextPipeline, load_codes
+from specdec_plugins.formats.text import TextPipeline
 
 CHUNK = 2000  # pairs sent to a worker at once: large enough to hide the overhead of sending
 
@@ -124,14 +124,8 @@ def write_clean(
     return counts
 
 
-def learn_codes(
-    paths: Sequence[Path], output: Path, num_merges: int, after: Path | None = None
-) -> None:
-    """Learn joint BPE of tokenised files (Sennrich et al. 2016) and write the codes.
-
-    after: codes that come first; the merges are learnt on text that these have segmented. So every
-    word keeps its old pieces, or joins some of them.
-    """
+def learn_codes(paths: Sequence[Path], output: Path, num_merges: int) -> None:
+    """Learn joint BPE of tokenised files (Sennrich et al. 2016) and write the codes."""
     from subword_nmt import learn_bpe
 
     counts: Counter[str] = Counter()
@@ -141,37 +135,6 @@ def learn_codes(
                 counts.update(line.split())
     if all(len(word) == 1 for word in counts):  # subword-nmt would fail
         raise UserError("the training text has no words to learn BPE from; add text, or --codes")
-    if after is None:
-        words = [f"{word} {count}" for word, count in counts.items()]
-        with output.open("w", encoding="utf-8") as file:
-            learn_bpe.learn_bpe(words, file, num_merges, is_dict=True)
-    else:
-        more = _further_merges(counts, after, num_merges)
-        given = after.read_text(encoding="utf-8").rstrip("\n")
-        text = "".join(f"\n{first} {second}" for first, second in more)
-        output.write_text(f"{given}{text}\n", encoding="utf-8")
-
-
-def _further_merges(counts: Counter[str], codes: Path, number: int) -> Iterator[tuple[str, str]]:
-    """The most frequent pairs of pieces of these words, each merged before the next is chosen."""
-    from subword_nmt import learn_bpe
-
-    segment = load_codes(codes).segment
-    pieces = Counter[tuple[str, ...]]()
-    for word, count in counts.items():
-        found = [piece.removesuffix("@@") for piece in segment(word).split(" ")]
-        pieces[(*found[:-1], f"{found[-1]}</w>")] += count
-    vocabulary, least = pieces.most_common(), 0
-    stats: dict[tuple[str, str], int] = {}
-    for _ in tqdm(range(number), desc="learning further merges", unit=" merges"):
-        pair = max(stats, key=lambda pair: (stats[pair], pair), default=None)
-        if pair is None or stats[pair] < least:
-            # Most pairs are too rare for many merges to come, and would be compared at each.
-            every, places = learn_bpe.get_pair_statistics(vocabulary)
-            least = max(every.values()) // 16
-            stats = defaultdict(int, {p: count for p, count in every.items() if count >= least})
-            pair = max(stats, key=lambda pair: (stats[pair], pair))
-        yield pair
-        changes = learn_bpe.replace_pair(pair, vocabulary, places)
-        learn_bpe.update_pair_statistics(pair, changes, stats, places)
-        stats[pair] = 0
+    words = [f"{word} {count}" for word, count in counts.items()]
+    with output.open("w", encoding="utf-8") as file:
+        learn_bpe.learn_bpe(words, file, num_merges, is_dict=True)

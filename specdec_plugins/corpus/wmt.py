@@ -1,8 +1,7 @@
 """The training sets on which speculative decoding was published, from archive to data-bin.
 
-Downloads of archives resume. Each archive is checked, and read member by member. Sizes and hashes
-are not known beforehand: an archive must be complete and hold the files named here, and its hash is
-recorded for later runs. Test sets are in WMT's SGML.
+Downloads of archives resume. Each archive must be complete and hold the files named here, as sizes
+and hashes are not known beforehand, and is read member by member. Test sets are in WMT's SGML.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import gzip
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -28,7 +28,8 @@ from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import build, like, logger, option
 from specdec_plugins.corpus.prepare import Preparation, PreparationOptions, PrepareOptions
 from specdec_plugins.corpus.reading import ParallelFile
-from specdec_plugins.corpus.resume import Steps, locked, read_json, sha256, write_json
+from specdec_plugins.corpus.resume import written_together
+from specdec_plugins.corpus.steps import Command, Runner
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import remove
 
@@ -79,52 +80,33 @@ _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="
 DATA_SETS = {name: _data_set(table) for name, table in _TABLES.items()}
 
 
+@dataclass(frozen=True)
 class Store:
-    """A folder of archives. Sizes and hashes are recorded when an archive is first accepted."""
+    """A folder of archives, and where those come from that are not in it."""
 
-    def __init__(self, folder: Path, mirror: str | None = None) -> None:
-        self._folder = folder
-        self._mirror = mirror
-        self._record = folder / "archives.json"
+    folder: Path
+    mirror: str | None = None
 
     def get(self, name: str, url: str, members: Sequence[str]) -> Path:
-        """The path of a complete, verified archive; downloads it if it is missing.
+        """The path of a complete archive; downloads it if it is missing.
 
         members: base names of files that it must hold.
         """
-        path, part = self._folder / name, self._folder / f"{name}.part"
-        known = dict(read_json(self._record)) if self._record.is_file() else {}
-        if path.is_file() and name in known:
-            self._compare(path, known[name])
-            return path
-        if path.is_file():  # put there by hand
+        path, part = self.folder / name, self.folder / f"{name}.part"
+        if path.is_file():  # put there by hand, or by an earlier run
             fault = _fault(path, members)
             require(fault is None, f"{path}: {fault}; fetch {url} again")
-        else:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            if self._mirror is not None:
-                url = f"{self._mirror.rstrip('/')}/{name}"
-            # A complete part (stopped between download and rename) needs no network.
-            if not (part.is_file() and _fault(part, members) is None):
-                _fetch(url, part, path)
-                fault = _fault(part, members)
-                if fault is not None:
-                    remove(part)
-                    raise UserError(f"{url}: {fault}; it was removed, run the command again")
-            part.rename(path)
-        entry = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        write_json(self._record, {**known, name: entry})
-        return path
-
-    def _compare(self, path: Path, known: dict[str, Any]) -> None:
-        size, digest = known["bytes"], known["sha256"]
-        if path.stat().st_size != size or sha256(path) != digest:
-            raise UserError(
-                f"{path}: not the archive that was accepted before ({size} bytes, sha256 "
-                f"{digest[:12]}...); remove it to fetch it again, or remove {self._record} to "
-                "accept this file"
-            )
-        logger.info("%s: matches its record", path.name)
+            return path
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.mirror is not None:
+            url = f"{self.mirror.rstrip('/')}/{name}"
+        # A complete part (stopped between download and rename) needs no network.
+        if not (part.is_file() and _fault(part, members) is None):
+            _fetch(url, part, path)
+            if (fault := _fault(part, members)) is not None:
+                remove(part)
+                raise UserError(f"{url}: {fault}; it was removed, run the command again")
+        return part.rename(path)
 
 
 def _fetch(url: str, part: Path, path: Path) -> None:
@@ -188,31 +170,22 @@ def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
         yield inside
 
 
-def unpack(
-    corpus: ArchivedCorpus, store: Store, folder: Path, languages: Sequence[str]
-) -> ParallelFile:
-    """Fetch a corpus and write its two sides as plain text under ``folder``."""
-    source, target = languages
-    members = corpus.members(source, target)
-    packed = store.get(corpus.archive_name, corpus.url, members)
-    outputs = [folder / f"{corpus.name}.{language}" for language in languages]
+def unpacking(corpus: ArchivedCorpus, store: Store, outputs: Sequence[Path]) -> Command:
+    """Fetch a corpus, unless that was done, and write its two sides as plain text."""
+    members = corpus.members(*(path.suffix[1:] for path in outputs))
 
-    def write(parts: Sequence[Path]) -> None:
-        if members[0].endswith(".sgm"):
-            _unpack_sgm(packed, members, parts, corpus.name)
-            return
-        for member, part in zip(members, parts, strict=True):
-            with open_member(packed, member) as inside, part.open("wb") as out:
-                shutil.copyfileobj(inside, out, _BLOCK)
+    def unpack() -> None:
+        packed = store.get(corpus.archive_name, corpus.url, members)
+        with written_together(outputs) as parts:
+            if members[0].endswith(".sgm"):
+                _unpack_sgm(packed, members, parts, corpus.name)
+                return
+            for member, part in zip(members, parts, strict=True):
+                with open_member(packed, member) as inside, part.open("wb") as out:
+                    shutil.copyfileobj(inside, out, _BLOCK)
 
-    Steps(folder).run(
-        f"unpack-{corpus.name}",
-        write,
-        inputs=[packed],
-        outputs=outputs,
-        settings={"members": members},
-    )
-    return ParallelFile(outputs[0], outputs[1])
+    words = ["unpack", corpus.archive_name, *members]
+    return Command(f"unpack {corpus.name}", words, list(map(str, outputs)), act=unpack)
 
 
 def _unpack_sgm(packed: Path, members: Sequence[str], parts: Sequence[Path], name: str) -> None:
@@ -262,14 +235,16 @@ def main(args: WmtOptions) -> None:
     if direction not in data_set.directions:
         choices = " or ".join(data_set.directions)
         raise UserError(f"--direction {direction}: expected {choices} for {args.data_set}")
-    src, tgt = languages = direction.split("-")
+    src, tgt = direction.split("-")
     out = (args.out or Path("work", args.data_set)).resolve()
     store = Store((args.archives or out / "archives").resolve(), args.mirror)
     corpora = [*data_set.train, data_set.valid, data_set.test]
     folder = out / "orig"
-    with locked(folder):
-        *train, valid, test = [unpack(one, store, folder, languages) for one in corpora]
-    own = {"src": src, "tgt": tgt, "train": (), "out": out}
+    sides = [[folder / f"{one.name}.{language}" for language in (src, tgt)] for one in corpora]
+    steps = [unpacking(one, store, paths) for one, paths in zip(corpora, sides, strict=True)]
+    Runner(folder, {}, sys.stderr, can_redo=False).run(steps)
+    *train, valid, test = [ParallelFile(*paths) for paths in sides]
+    own = {"src": src, "tgt": tgt, "train": (), "valid": (), "out": out}
     options = build(PrepareOptions, {**vars(args), **own})
     Preparation(options, train, [valid], [test]).run()
 

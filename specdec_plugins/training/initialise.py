@@ -14,10 +14,10 @@ from fairseq.models.transformer import base_architecture as transformer_architec
 from torch import Tensor
 
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, is_bundle, read_bundle
+from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import Dictionaries, load_dictionaries
-from specdec_plugins.formats.models import DIGESTS, TrainingRecord, flags_of, read_model, upgrade
+from specdec_plugins.formats.models import DIGESTS, TrainingRecord, flags_of, read_model
 from specdec_plugins.models.block_drafter import SWITCHES, BlockDrafter, block_architecture
 
 StateDict = dict[str, Tensor]
@@ -165,8 +165,6 @@ def initialise_drafter(args: Namespace) -> tuple[dict[str, Any], list[str]]:
     copy = _Copy(dict(model.state_dict()))
     _copy_encoder(copy, source, drafter, verifier)
     _copy_decoder(copy, drafter)
-    if earlier := args.start:
-        _copy_drafter(copy, earlier)
     model.load_state_dict(copy.state, strict=True)
     return untrained(drafter, model.state_dict(), "GlatLoss"), copy.report
 
@@ -188,23 +186,13 @@ def _check_dictionaries(
     Raises ``UserError`` if they differ from the verifier's, or in size.
     """
     if args.data is None:
-        require(args.verifier_data is None, "--verifier-data is compared with --data; give both")
         return None
     mine = load_dictionaries(args.data)
-    theirs = mine if args.verifier_data is None else load_dictionaries(args.verifier_data)
     for side, size in sizes.items():
-        first, second = (getattr(both, side).symbols for both in (mine, theirs))
-        if first != second:
-            pairs = enumerate(zip(first, second, strict=False))
-            parts = [f", entry {i} is {x!r} and {y!r}" for i, (x, y) in pairs if x != y]
-            raise UserError(
-                f"the {side} dictionaries in {args.data} and {args.verifier_data} differ "
-                f"({len(first)} and {len(second)} types{''.join(parts[:1])}); drafter and verifier "
-                "must be trained with the same dictionaries"
-            )
+        found = len(getattr(mine, side))
         require(
-            len(first) == size,
-            f"the {side} dictionary in {args.data} has {len(first)} types, the verifier "
+            found == size,
+            f"the {side} dictionary in {args.data} has {found} types, the verifier "
             f"{args.verifier} has {size}; binarise the data with the verifier's dictionaries",
         )
     recorded.check_dictionaries(mine)
@@ -249,27 +237,3 @@ def _copy_decoder(copy: _Copy, drafter: Namespace) -> None:
     copy.take("decoder layers", copy.names("decoder.layers."), {}, "fresh")
     fresh = "fresh; the verifier has no such part"
     copy.take("copy attention", copy.names("decoder.copy_attn."), {}, fresh)
-
-
-def _copy_drafter(copy: _Copy, path: Path) -> None:
-    """Copy the weights of an earlier drafter.
-
-    path: its checkpoint, or a bundle. Raises ``UserError`` if there is no drafter of the same
-    network.
-    """
-    if is_bundle(path):
-        drafting = read_bundle(path).drafter
-        if drafting is None or drafting.network is None:
-            raise UserError(f"--from {path}: the bundle has no drafter with weights; leave it out")
-        path = path / drafting.network.weights
-    theirs = read_model(path).state
-    names = list(upgrade(copy.state))
-    for name in names:
-        mine, found = list(copy.state[name].shape), list(theirs.get(name, torch.empty(0)).shape)
-        require(
-            mine == found,
-            f"--from {path}: its {name} is {found if name in theirs else 'missing'}, but this "
-            f"drafter's is {mine}; give one that was trained with the same flags for a verifier of "
-            "these sizes, or leave --from out",
-        )
-    copy.take(f"the drafter of {path}", names, theirs)

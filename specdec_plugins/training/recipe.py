@@ -22,9 +22,9 @@ from specdec_plugins.corpus.cli import UNFINISHED, option
 from specdec_plugins.corpus.decontaminate import name_of
 from specdec_plugins.corpus.reading import ParallelFile, split_item
 from specdec_plugins.corpus.resume import read_json, write_json
+from specdec_plugins.corpus.steps import Command, Paused, Runner, StepOptions, flags, updates
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
-from specdec_plugins.training.commands import Command, Paused, Runner, StepOptions, flags, updates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLES = "data/samples/en-de.tsv"

@@ -27,11 +27,11 @@ from specdec_plugins.corpus.checkpoints import (
 from specdec_plugins.corpus.cli import UNFINISHED, like, logger, option
 from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.corpus.resume import locked
+from specdec_plugins.corpus.steps import running
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.training.commands import running
 from specdec_plugins.training.recipe import check_heads
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +72,8 @@ _PRESETS = "; ".join(
 class TrainingOptions:
     """The flags of both commands."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = {"--python": "set PYTHON in the environment"}
+
     # fmt: off
     data: Path = option(MISSING, "folder that fairseq-preprocess wrote")
     save_dir: Path = option(MISSING, "folder of the checkpoints; a stopped run continues there")
@@ -89,7 +91,6 @@ class TrainingOptions:
     until: int = option(0, f"end at this Unix time with exit status {UNFINISHED}; run the same "
         "command to resume (default: no limit)", least=0)
     seed: int = option(1, "seed of initialisation and training")
-    python: str | None = option(None, "Python interpreter (default: that of .venv)")
     cpu: bool = option(False, "do not use a GPU")
     flags: Sequence[str] = ()  # of train.py
     # fmt: on
@@ -130,7 +131,8 @@ class DrafterOptions(TrainingOptions):
     --cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3
     """
 
-    REMOVED: ClassVar[Mapping[str, str]] = {
+    REMOVED: ClassVar[Mapping[str, str]] = TrainingOptions.REMOVED | {
+        "--from": "train.py --finetune-from-model FILE starts from an earlier drafter",
         "--best-by": "the best checkpoint has the most expected_length in the log; omit it",
         **dict.fromkeys(
             ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
@@ -141,21 +143,19 @@ class DrafterOptions(TrainingOptions):
 
     # fmt: off
     verifier: str = option(MISSING, "checkpoint whose encoder the drafter starts from")
-    start: Path | None = option(None, "an earlier drafter to start from, a checkpoint or a bundle",
-        flags=("--from",))
     preset: str = option("en-de", f"defaults of lr to batch-tokens: {_PRESETS}",
         choices=tuple(PUBLISHED))
     block_size: int = option(25, "tokens drafted at once", least=1)
     # fmt: on
 
 
-def _check(args: VerifierOptions | DrafterOptions, checkpoint: str | None, flag: str) -> None:
+def _check(args: TrainingOptions, checkpoint: str | None, flag: str) -> None:
     """Raises UserError if an input file is missing, before anything is written."""
     if not args.data.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
     if checkpoint is not None:
         check_file(checkpoint, "a checkpoint of fairseq", flag)
-        check_save_dir(args.save_dir, [checkpoint, args.start])
+        check_save_dir(args.save_dir, [checkpoint])
 
 
 def train_verifier(args: VerifierOptions) -> None:
@@ -193,7 +193,7 @@ def _grow(args: VerifierOptions, bundle: Path) -> Path:
     return path
 
 
-def _is_new(args: VerifierOptions | DrafterOptions) -> bool:
+def _is_new(args: TrainingOptions) -> bool:
     """Whether there is no checkpoint to go on from."""
     return not (args.save_dir / LAST).is_file() and restored(args.save_dir, False) is None
 
@@ -243,13 +243,10 @@ def train_drafter(args: DrafterOptions) -> None:
 def initial_flags(args: DrafterOptions, output: Path) -> list[str]:
     """Write the initial checkpoint; returns the flags of train.py that describe its network."""
     command: list[Any] = [
-        args.python or sys.executable, ROOT / "encoder_initial.py", "--verifier", args.verifier,
+        sys.executable, ROOT / "encoder_initial.py", "--verifier", args.verifier,
         "--output", output, "--data", args.data, "--seed", args.seed,
         "--print-flags",
     ]  # fmt: skip
-    start = args.start
-    if start and _is_new(args):
-        command += ["--from", start]
     if args.decoder_layers:
         command += ["--decoder-layers", args.decoder_layers]
     logger.info("initial checkpoint %s", output)
@@ -259,7 +256,7 @@ def initial_flags(args: DrafterOptions, output: Path) -> list[str]:
     return done.stdout.split()
 
 
-def _train(args: VerifierOptions | DrafterOptions, flags: Sequence[Any]) -> None:
+def _train(args: TrainingOptions, flags: Sequence[Any]) -> None:
     """Run train.py, up to the time that --until gives."""
     launcher, device, num_workers, environment = _processes(args)
     end = stop_flags(args.save_dir, args.until, time.time())
@@ -281,7 +278,7 @@ def _train(args: VerifierOptions | DrafterOptions, flags: Sequence[Any]) -> None
         raise SystemExit(status)
 
 
-def _batch(args: VerifierOptions | DrafterOptions, num_workers: int) -> list[Any]:
+def _batch(args: TrainingOptions, num_workers: int) -> list[Any]:
     """The flags for updates of --batch-tokens, or a few less if the workers cannot share them."""
     num_passes = -(-args.batch_tokens // (args.max_tokens * num_workers))
     tokens = max(1, args.batch_tokens // (num_passes * num_workers))  # of a worker's pass
@@ -293,7 +290,7 @@ def _batch(args: VerifierOptions | DrafterOptions, num_workers: int) -> list[Any
     return ["--max-tokens", tokens, *whole, "--update-freq", num_passes]
 
 
-def _schedule(args: VerifierOptions | DrafterOptions) -> list[Any]:
+def _schedule(args: TrainingOptions) -> list[Any]:
     """The learning-rate schedule, and its flags."""
     end = getattr(args, "end_lr", None)
     if end is None:
@@ -301,9 +298,7 @@ def _schedule(args: VerifierOptions | DrafterOptions) -> list[Any]:
     return ["polynomial_decay", "--end-learning-rate", end, "--total-num-update", args.updates]
 
 
-def _processes(
-    args: VerifierOptions | DrafterOptions,
-) -> tuple[list[Any], list[Any], int, dict[str, str]]:
+def _processes(args: TrainingOptions) -> tuple[list[Any], list[Any], int, dict[str, str]]:
     """The launcher of train.py, its flags for devices, the workers, and the environment."""
     import torch
 
@@ -312,7 +307,7 @@ def _processes(
     if num_gpus:
         few = f"--workers {num_workers}: this machine has {num_gpus} GPUs; lower it, or add --cpu"
         require(num_workers <= num_gpus, few)
-    launcher: list[Any] = [args.python or sys.executable]
+    launcher: list[Any] = [sys.executable]
     if num_workers > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone"]
         launcher += ["--nproc-per-node", num_workers]

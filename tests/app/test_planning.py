@@ -197,7 +197,7 @@ def test_pieces_are_joined_as_their_language_is_written(
 
 def test_unknown_words_and_loops_are_decoded_once_more() -> None:
     """With what they show banned, as often as that helps; and never what was asked for so."""
-    how: How = replace(picky()._how(Sentence(1, "a"), codec(), None), protects=True, mends=True)
+    how: How = replace(picky()._how(Sentence(1, "a"), codec()), protects=True, mends=True)
 
     def again(part: Part[RowResult], ids: list[int]) -> Part[RowResult]:
         assert part.request is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,7 @@ def test_from_raw_text_to_a_data_bin_and_again(flags: list[str], tmp_path: Path)
 
     before = {path: path.stat().st_mtime_ns for path in data.iterdir()}
     again = specdec("prepare", *flags, cwd=tmp_path)
-    assert "starting" not in again.stderr
+    assert again.stderr.count("done already") == 3 * 5 + 2
     assert {path: path.stat().st_mtime_ns for path in data.iterdir()} == before
 
     # Reuse of codes and dictionary: the same tokens, and the dictionary unchanged.
@@ -118,7 +117,7 @@ def test_text_that_the_dictionary_does_not_know(
 @pytest.fixture
 def no_fairseq(monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps but the last, which needs a process of its own."""
-    monkeypatch.setattr(Preparation, "_binarise", lambda self: None)
+    monkeypatch.setattr(prepare, "preprocess", lambda _, folder, *__: folder.mkdir())
 
 
 def test_a_stop_in_the_middle_costs_one_step(
@@ -147,17 +146,27 @@ def _fail_after(number: int) -> object:
     return segment
 
 
-def test_a_changed_setting_redoes_what_depends_on_it(
-    flags: list[str], tmp_path: Path, no_fairseq: None, caplog: pytest.LogCaptureFixture
+def test_another_setting_or_text_is_refused_and_what_is_there_stays(
+    flags: list[str], tmp_path: Path, no_fairseq: None
 ) -> None:
     prepare.COMMAND(*flags)
-    caplog.set_level("INFO")
-    caplog.clear()
-    prepare.COMMAND(*flags, "--max-ratio", "20")
-    assert "tokenise-train: max_ratio was 3.0 and is 20.0, running it again" in caplog.text
-    assert "tokenise-valid: done already" in caplog.text
-    assert "bpe-train: its inputs have changed" in caplog.text
-    assert len(lines(tmp_path / "out" / "bpe" / "train.de")) == 37
+    before = (tmp_path / "out" / "bpe" / "train.de").read_bytes()
+    told = (
+        r"tokenise train: .*tok/train.de was made by another command \(--max-ratio 3 -> 20\); use "
+    )
+    refused(
+        told + r"its flags and inputs, or give another folder$",
+        prepare.COMMAND,
+        *flags,
+        "--max-ratio",
+        "20",
+    )
+    write(tmp_path / "train.tsv", TRAIN[:9])
+    refused("another content of train.tsv", prepare.COMMAND, *flags)
+    assert (tmp_path / "out" / "bpe" / "train.de").read_bytes() == before
+    (tmp_path / "out" / "data-bin").rmdir()
+    write(tmp_path / "train.tsv", [*TRAIN, ("long " * 9, "kurz"), ("", "leer")])
+    refused("data-bin: is gone; remove", prepare.COMMAND, *flags)
 
 
 def test_a_vocabulary_that_can_spell_latin(
@@ -188,33 +197,15 @@ def test_repeated_pairs_are_computed_once(
         TextPipeline, "tokenize", lambda *given: asked.append(given[1]) or tokenize(*given)
     )
     train = write(tmp_path / "weighted.tsv", [pair for pair in TRAIN for _ in range(3)])
-    flags = ["--src", "en", "--tgt", "de", "--train", train, "--split-valid", 1]
+    flags = ["--src", "en", "--tgt", "de", "--train", train, "--valid", f"{train}:1-3"]
     prepare.COMMAND(*flags, "--out", tmp_path / "out", "--workers", 1)
-    assert len(lines(tmp_path / "out" / "tok" / "train.en")) == 3 * (len(TRAIN) - 1)
-    assert len(asked) == 2 * len(TRAIN)
-
-
-def test_dev_and_test_are_split_off_the_same_way_each_time(
-    flags: list[str], tmp_path: Path, no_fairseq: None
-) -> None:
-    train = flags[flags.index("--train") + 1]
-    shared = ["--src", "en", "--tgt", "de", "--train", train, "--workers", "1"]
-    shared += ["--split-valid", "3", "--split-test", "4"]
-    one, two = tmp_path / "one", tmp_path / "two"
-    for out in (one, two):
-        prepare.COMMAND(*shared, "--out", str(out))
-    splits = ("train", "valid", "test")
-    train, valid, test = (lines(one / "raw" / f"{split}.en") for split in splits)
-    assert [train, valid, test] == [lines(two / "raw" / f"{split}.en") for split in splits]
-    assert (len(valid), len(test), len(train)) == (3, 4, 31)
-    assert not set(train) & {*valid, *test}
+    assert len(lines(tmp_path / "out" / "tok" / "train.en")) == 3 * len(TRAIN)
+    assert len(asked) == 2 * len(TRAIN) + 2
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--split-valid", "3"], "either --valid FILE or --split-valid N"),
-        (["--split-test", "3"], "either --test FILE or --split-test N"),
         (["--tgt", "en"], "--src and --tgt are both 'en'"),
         (
             ["--tgt", "no language"],
@@ -281,7 +272,8 @@ def test_only_bad_lines_of_the_training_text_can_be_skipped(
 
 
 def test_a_flag_that_is_repeated_adds_to_its_list() -> None:
-    words = ["--src", "en", "--tgt", "de", "--out", "o", "--train", "a", "b", "--train", "c"]
+    words = ["--src", "en", "--tgt", "de", "--out", "o", "--valid", "v"]
+    words += ["--train", "a", "b", "--train", "c"]
     args = prepare.COMMAND.parse(*words)
     assert (args.train, args.test) == (["a", "b", "c"], ())
     assert prepare.COMMAND.parse(*words).train == ["a", "b", "c"]  # nothing is left of before
@@ -296,31 +288,10 @@ def test_lines_that_are_given_twice_are_said(
     prepare.COMMAND(*shared, "--valid", f"{train}:30-")
     assert "given twice" not in caplog.text
     assert "both trained on" not in caplog.text
-    prepare.COMMAND(*shared, "--valid", f"{train}:29-", "--train", train)
+    other = tmp_path / "other"
+    prepare.COMMAND(*shared, "--valid", f"{train}:29-", "--train", train, "--out", other)
     assert f"{train}: given twice" in caplog.text
     assert f"{train}:29-: is both trained on and a dev or test set" in caplog.text
-
-
-def test_dictionaries_of_earlier_models_are_kept(
-    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def binarise(command: object, folder: Path, log: Path, codes: Path, force: bool) -> None:
-        folder.mkdir()
-        words = sorted(set((tmp_path / "out/bpe/train.en").read_text().split()))
-        (folder / "dict.en.txt").write_text("".join(f"{word} 1\n" for word in words))
-        (folder / "bpe.codes").write_bytes(codes.read_bytes())
-
-    monkeypatch.setattr(prepare, "preprocess", binarise)
-    prepare.COMMAND(*flags)
-    data, old = tmp_path / "out" / "data-bin", tmp_path / "out" / "dictionaries.old"
-    before = {path.name: path.read_bytes() for path in data.iterdir()}
-    codes = shutil.copyfile(data / "bpe.codes", tmp_path / "codes")
-    prepare.COMMAND(*flags, "--train", tmp_path / "train.tsv", "--codes", codes)
-    assert not old.exists()  # more text of the same words
-    prepare.COMMAND(*flags, "--merges", "20")
-    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
-    prepare.COMMAND(*flags, "--merges", "10")
-    assert {path.name for path in old.with_name("dictionaries.old1").iterdir()} == before.keys()
 
 
 def test_codes_in_place_of_a_dictionary_are_known(flags: list[str], tmp_path: Path) -> None:

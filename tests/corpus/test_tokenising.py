@@ -61,18 +61,3 @@ def test_cleaning_counts_what_it_drops_and_keeps_tests_whole(tmp_path: Path) -> 
     write_clean(paths, pairs, None)
     assert paths[1].read_text() == "c d\n\nb c d e\n"
     refused("cleaning kept no training pair", write_clean, paths, pairs[1:], LengthRules(1, 9, 3.0))
-
-
-def test_further_merges_join_the_pieces_that_given_codes_leave(tmp_path: Path, codes: Path) -> None:
-    more = tmp_path / "more"
-    learn_codes(write_sides(tmp_path, PAIRS), more, 5, after=codes)
-    old, new = (path.read_text().splitlines() for path in (codes, more))
-    assert new[: len(old)] == old
-    assert len(new) == len(old) + 5
-    before, after = (TextSettings("en", "de").pipeline(path) for path in (codes, more))
-    shorter = 0
-    for _, line in PAIRS:
-        first, second = before.encode_target(line), after.encode_target(line)
-        assert before.join(first) == after.join(second)
-        shorter += len(first.split()) - len(second.split())
-    assert shorter >= len(PAIRS)

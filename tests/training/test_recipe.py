@@ -17,10 +17,10 @@ from specdec_plugins import cli
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.corpus.cli import UNFINISHED
+from specdec_plugins.corpus.steps import Command, Runner, flags
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.training import recipe, run
-from specdec_plugins.training.commands import Command, Runner, flags
 from specdec_plugins.training.recipe import PRESETS, make_preset
 from tests.bundles import ROOT
 from tests.programs import run as run_program

@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from specdec_plugins.corpus.cli import UNFINISHED, option
-from specdec_plugins.corpus.resume import content, locked, read_json, write_json
+from specdec_plugins.corpus.resume import (
+    content,
+    leaving_nothing_empty,
+    locked,
+    read_json,
+    write_json,
+)
 from specdec_plugins.errors import BAD_INPUT, ENDING, Stopped, UserError
 from specdec_plugins.formats.output import remove
 
@@ -31,7 +37,7 @@ NUM_LAST_LINES = 20  # of a log: shown if a command failed, searched for its pro
 _TAIL = 1 << 14  # bytes read to find them
 TERMINAL_PAUSE, LOG_PAUSE = 0.5, 15.0  # seconds between two reports of progress
 COLUMNS = 100
-_CONTENT = "content of"  # begins a setting
+_CONTENT, _RESULT = "content of", "result of"  # begin a setting
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
@@ -191,31 +197,29 @@ class Command:
 class Step:
     """A command in a folder of runs, and what is known and to be done about its outputs.
 
-    Its stamp, a JSON file, holds the ``settings`` of the command that made them; their ``state``:
-    begun, done, or "replacing" while old ones are put aside; ``made``, a number that is another one
-    whenever it began anew; ``kept``: outputs that are put aside; ``renewed``: whether it began anew
-    or went on in a run that is not over yet, so that what reads its outputs has to follow.
+    Its stamp, a JSON file, holds the ``settings`` of the command that made them; their ``state``,
+    begun or done; ``made``, a number that is another one whenever it began anew or went further, at
+    which what reads its outputs begins anew, too; ``kept``: outputs of before that are put aside
+    until all steps are done.
     """
 
     def __init__(
         self, command: Command, folder: Path, before: Sequence[Step], is_named: bool
     ) -> None:
         """before: the earlier steps; is_named: the user wants it anew."""
-        self.command, self._is_named = command, is_named
+        self.command = command
         self._path = folder / ".stamps" / f"{command.name}.json"
         self._stamp: dict[str, Any] = dict(read_json(self._path)) if self._path.is_file() else {}
-        sources = [step for step in before if command.reads(step.command)]
-        self._is_behind = any(step.is_renewed for step in sources)
-        self._settings = command.settings(folder, self._stamp.get("settings", {}))
-        self._settings |= {f"result of {s.command.title}": str(s.made) for s in sources}
         known = self._stamp.get("settings", {})
+        self._settings = command.settings(folder, known)
+        sources = [step for step in before if command.reads(step.command)]
+        self._settings |= {f"{_RESULT} {s.command.title}": str(s.made) for s in sources}
         names = sorted({*known, *self._settings})
         self._unlike = [name for name in names if known.get(name) != self._settings.get(name)]
-
-    @property
-    def _state(self) -> str | None:
-        state: str | None = self._stamp.get("state")
-        return state
+        # A run that was interrupted while it made a step anew goes on with that.
+        is_asked = is_named and not self._stamp.get("kept")
+        both = known.keys() & self._settings.keys() & {*self._unlike}
+        self._is_anew = is_asked or any(name.startswith(_RESULT) for name in both)
 
     @property
     def _there(self) -> list[Path]:
@@ -223,59 +227,49 @@ class Step:
         return [path for path in map(Path, self.command.outputs) if _is_there(path)]
 
     @property
-    def _replaces(self) -> bool:
-        """Whether it begins anew and puts its outputs aside."""
-        is_asked = self._is_named or (self._is_behind and bool(self._stamp))
-        return (is_asked and not self._stamp.get("renewed")) or self._state == "replacing"
-
-    @property
     def _begins(self) -> bool:
         """Whether it begins with nothing that could be lost."""
-        has_failed = self._state == "begun" and bool(self._unlike) and not self._there
-        return not self._stamp or has_failed
+        has_failed = self._stamp.get("state") == "begun" and self._unlike and not self._there
+        return not self._stamp or bool(has_failed)
 
     @property
     def _goes_further(self) -> bool:
         return bool(self._stamp and self._unlike) and {*self._unlike} <= {*self.command.lengths}
 
-    @property
-    def is_renewed(self) -> bool:
-        return self._replaces or self._goes_further or bool(self._stamp.get("renewed"))
-
     @cached_property
     def made(self) -> int:
-        is_new = self._replaces or self._begins
+        is_new = self._is_anew or self._begins or self._goes_further
         return time.time_ns() if is_new else int(self._stamp.get("made", 0))
 
     @property
     def is_done(self) -> bool:
-        return self._state == "done" and not self._unlike and not self._replaces
+        return self._stamp.get("state") == "done" and not self._unlike and not self._is_anew
 
-    def check(self) -> None:
+    def check(self, can_redo: bool) -> None:
         """Raises UserError if it would destroy or mistake what is there."""
-        title, redo = self.command.title, f"--redo {self.command.name}"
-        for path in self._there if self._replaces else ():
+        title = self.command.title
+        for path in self._there if self._is_anew else ():
             if _is_there(_aside(path)):
                 raise UserError(
                     f"{title}: {_aside(path)} is kept from an earlier --redo; remove it, or give "
                     "it another name"
                 )
-        if self._replaces or self._goes_further:
-            return
         where = ", ".join(map(str, self._there)) or f"what {self._path.parent.parent} holds"
         anew = (
-            f"{redo} to make it and what follows from it anew; the old is kept as NAME.old until "
-            "the new is whole"
+            f", or --redo {self.command.name} to make it and what follows from it anew; the old is "
+            "kept as NAME.old until the new is whole"
         )
+        if self._is_anew or self._goes_further:
+            return
         if not self._stamp and self._there:
             raise UserError(
-                f"{title}: {where} exists, and no command here has made it; give another folder, "
-                f"or {anew}"
+                f"{title}: {where} exists, and no command here has made it; give another folder"
+                f"{anew * can_redo}"
             )
         if self._unlike and not self._begins:
             raise UserError(
-                f"{title}: {where} was made by {self._other()}; use its flags and inputs, give "
-                f"another folder, or {anew}"
+                f"{title}: {where} was made by {self._other()}; use its flags and inputs, or give "
+                f"another folder{anew * can_redo}"
             )
 
     def _other(self) -> str:
@@ -297,31 +291,32 @@ class Step:
 
     def begin(self) -> bool:
         """Make the outputs ready; returns whether the command goes on with them."""
-        if self._replaces:
-            was_interrupted = self._state == "replacing"
-            if not was_interrupted:
-                self._set(state="replacing", kept=list(map(str, self._there)))
-            for path in self._there:
-                path.rename(_aside(path))
-            self._set(settings=self._settings, state="begun", made=self.made, renewed=True)
-            return False
-        if self._begins:
+        goes_on = not (self._is_anew or self._begins)
+        if self._is_anew:
+            self._stamp["kept"] = list(map(str, self._there))
+        if not goes_on or self._goes_further:
             self._set(settings=self._settings, state="begun", made=self.made)
-            return False
-        if self._goes_further:
-            self._set(settings=self._settings, state="begun", renewed=True)
-        return True
+        for path in map(Path, self._stamp.get("kept", ())):
+            # Unless that was done before an interruption: then this is the new one.
+            if _is_there(path) and not _is_there(_aside(path)):
+                path.rename(_aside(path))
+        return goes_on
 
     def end(self) -> None:
-        """Its outputs are whole; what was kept of others goes."""
-        for path in self._stamp.get("kept", ()):
-            remove(_aside(Path(path)))
-        self._set(state="done", kept=[])
+        """Its outputs are whole."""
+        self._set(state="done")
+
+    def fail(self) -> None:
+        """A failure of this process that has left nothing leaves no stamp either."""
+        if self.command.act and not self._there and not self._stamp.get("kept"):
+            self._path.unlink(missing_ok=True)
 
     def rest(self) -> None:
-        """All that follows from it has followed."""
-        if self._stamp.get("renewed"):
-            self._set(renewed=False)
+        """All that follows from it has followed; what was kept of others goes."""
+        if kept := self._stamp.get("kept"):
+            for path in kept:
+                remove(_aside(Path(path)))
+            self._set(kept=[])
 
     def _set(self, **values: Any) -> None:
         self._stamp |= values
@@ -344,6 +339,7 @@ class Runner:
     environment: Mapping[str, str]  # added to this process's own
     out: TextIO = sys.stdout
     pause: float | None = None  # seconds between progress reports; None: shorter on a terminal
+    can_redo: bool = True  # the command line has --redo
 
     def run(
         self,
@@ -358,7 +354,7 @@ class Runner:
         works in the folder, or something there was made otherwise, and Paused if a command's time
         is up.
         """
-        with locked(self.folder):
+        with locked(self.folder), leaving_nothing_empty([self.folder / ".stamps"]):
             steps = self._plan(commands, redo)
             try:
                 num_run = sum(self._do(number, steps) for number in range(len(steps)))
@@ -377,7 +373,7 @@ class Runner:
         for command in commands:
             steps.append(Step(command, self.folder, steps, command.name in asked))
         for step in steps:
-            step.check()
+            step.check(self.can_redo)
         return steps
 
     def _do(self, number: int, steps: Sequence[Step]) -> bool:
@@ -388,7 +384,12 @@ class Runner:
             self._say(f"{title}: done already")
             return False
         self._say(title)
-        self._work(step.command, step.begin())
+        begun = step.begin()
+        try:
+            self._work(step.command, begun)
+        except BaseException:
+            step.fail()
+            raise
         step.end()
         return True
 
