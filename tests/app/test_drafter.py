@@ -20,6 +20,7 @@ import torch
 from specdec_plugins.app import convert, drafter, gain
 from specdec_plugins.app.loading import make_settings, read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.corpus import steps
 from specdec_plugins.corpus.resume import Log, write_json
 from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.decoding.engine import SpeculativeDecoder
@@ -29,7 +30,6 @@ from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import read_model
-from specdec_plugins.training import commands
 from specdec_plugins.training import drafter as loop
 from specdec_plugins.training.networks import checkpoint_of, new_drafter
 from tests.bundles import CAPTIONS, ROOT, captions
@@ -241,7 +241,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, bo
     """
     ran: list[tuple[str, bool]] = []
 
-    def work(_: object, command: commands.Command, begun: bool) -> None:
+    def work(_: object, command: steps.Command, begun: bool) -> None:
         ran.append((command.title, begun))
         for output in map(Path, command.outputs):
             output.mkdir(exist_ok=True)
@@ -252,7 +252,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, bo
         drafter.main(drafter.COMMAND.parse(*words))
         return list(ran)
 
-    monkeypatch.setattr(commands.Runner, "_work", work)
+    monkeypatch.setattr(steps.Runner, "_work", work)
     monkeypatch.setattr(drafter.Plan, "result", str)
     return run
 
