@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.errors import imported
-from specdec_plugins.formats.marian import import_transformers, load_marian
+from specdec_plugins.formats.exports import import_transformers, load_marian
 
 
 def to_ctranslate2(model: str | Path, folder: Path) -> None:

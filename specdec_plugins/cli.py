@@ -39,7 +39,7 @@ COMMANDS = {
     "convert fairseq": ("app.convert:FAIRSEQ.run", "Make fairseq checkpoints of a bundle."),
     "convert marian": ("app.convert:MARIAN.run", "Make a MarianMT model of a verifier."),
     "convert ctranslate2": ("app.convert:CTRANSLATE2.run", "Make a CTranslate2 model of one."),
-    "convert bigrams": ("corpus.binarising:COMMAND.run", "Count bigrams for a drafter."),
+    "convert bigrams": ("app.convert:BIGRAMS_OF.run", "Count bigrams for a drafter."),
     "bench": ("benchmarks.run:COMMAND.run", "Measure all engines side by side."),
     "bench fleet": ("benchmarks.fleet:COMMAND.run", "Say how many cores a load takes."),
     "bench reproduce": ("benchmarks.reproduce:COMMAND.run", "Run the paper's experiments."),

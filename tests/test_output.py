@@ -14,7 +14,7 @@ import pytest
 import benchmarks.run as bench
 import encoder_initial
 from specdec_plugins.app import convert, drafter
-from specdec_plugins.corpus import binarising, checkpoints, decontaminate, distill, prepare, scoring
+from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving import translate
@@ -49,9 +49,9 @@ PROGRAMS = {
         FILE,
     ),
     "specdec convert bigrams": (
-        binarising.COMMAND.run,
+        convert.BIGRAMS_OF.run,
         [PAIR, "--output"],
-        "specdec_plugins.corpus.binarising.count_bigrams",
+        "specdec_plugins.app.convert.count_bigrams",
         FILE,
     ),
     "specdec bench": (
@@ -161,10 +161,10 @@ def test_an_input_is_known_by_any_name(tmp_path: Path, monkeypatch: pytest.Monke
 # Each program with an output that is one of its inputs, spelt in another way: `x/..` is nothing.
 IN_PLACE: dict[str, tuple[Run, str]] = {
     "specdec translate": (PROGRAMS["specdec translate"][0], "--input-path a --output-path x/../a"),
-    "specdec convert bigrams": (binarising.COMMAND.run, "data --output x/../data/dict.de.txt"),
+    "specdec convert bigrams": (convert.BIGRAMS_OF.run, "data --output x/../data/dict.de.txt"),
     "specdec train average": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
-    "bigrams of a training": (binarising.COMMAND.run, "data --output run/checkpoint_last.pt"),
+    "bigrams of a training": (convert.BIGRAMS_OF.run, "data --output run/checkpoint_last.pt"),
     "specdec evaluate": (scoring.EVALUATE.run, "a b --json x/../b"),
     "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
     "specdec convert": (PROGRAMS["specdec convert bundle"][0], "data --output x/../data --force"),

@@ -17,8 +17,7 @@ from benchmarks.pair import Pair, Sentence
 from benchmarks.systems import ASSISTED, System
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.formats.ctranslate2 import export_ctranslate2
-from specdec_plugins.formats.marian import export_marian
+from specdec_plugins.formats.exports import export_ctranslate2, export_marian
 from specdec_plugins.formats.models import read_model_of
 
 ENGINES = ("ctranslate2", "fairseq", "ours", "published", "transformers")

@@ -12,7 +12,7 @@ from benchmarks.pair import Sentence
 from benchmarks.systems import ASSISTED, PROMPT_LOOKUP, System
 from specdec_plugins.app.settings import DTYPES
 from specdec_plugins.formats.dictionaries import Dictionary, ours
-from specdec_plugins.formats.marian import load_marian
+from specdec_plugins.formats.exports import load_marian
 
 _NUM_LOOKED_UP = 10  # tokens, as in the library's documentation
 

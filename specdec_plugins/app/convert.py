@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import MISSING, replace
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tqdm import tqdm
+
 from specdec_plugins.app.loading import check_folder, make_settings, read_words, settings_from_files
 from specdec_plugins.app.settings import DRAFTER, DTYPES, RAW_TEXT, VERIFIER, Settings
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.corpus.cli import CommandLine, Option, flags_of
+from specdec_plugins.corpus.cli import CommandLine, Option, flags_of, logger, option
 from specdec_plugins.corpus.resume import sha256
 from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.errors import read_text, require
-from specdec_plugins.formats.bigrams import read_bigrams
+from specdec_plugins.errors import UserError, read_text, require
+from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams, write_bigrams
 from specdec_plugins.formats.bundle import (
     BIGRAMS,
     CODES,
@@ -33,10 +35,10 @@ from specdec_plugins.formats.bundle import (
     write_bundle,
 )
 from specdec_plugins.formats.checkpoints import save_checkpoint
-from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
+from specdec_plugins.formats.exports import export_ctranslate2, export_marian
 from specdec_plugins.formats.hub import local_model
-from specdec_plugins.formats.marian import export_marian
+from specdec_plugins.formats.indexed import Sentences
 from specdec_plugins.formats.models import check_direction, read_model, read_model_of, to_checkpoint
 from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.pretrained.config import is_pretrained
@@ -221,6 +223,49 @@ def _read_source(args: SimpleNamespace) -> tuple[Model, Dictionaries, dict[str, 
     return verifier, dictionaries, text
 
 
+def _count_bigrams(args: BigramOptions) -> None:
+    check_output(args.output, "--output", inputs=_files(args.data))
+    dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
+    source, target = dictionaries.source_lang, dictionaries.target_lang
+    prefix = args.data / f"{args.split}.{source}-{target}.{target}"
+    bigrams = count_bigrams(_sentences(prefix), dictionaries.target)
+    write_bigrams(bigrams, args.output, dictionaries.target)
+    logger.info("wrote %s: %s pairs", args.output, f"{len(bigrams.tokens):,}")
+
+
+def _files(data: Path) -> list[Path]:
+    """What fairseq-preprocess has written there."""
+    return [path for kind in ("dict.*.txt", "*.bin", "*.idx") for path in data.glob(kind)]
+
+
+def _sentences(prefix: Path) -> Iterator[list[int]]:
+    """Token ids of every sentence. Raises UserError if there are none."""
+    dataset = Sentences(prefix) if Path(f"{prefix}.idx").exists() else None
+    if dataset is None or len(dataset) == 0:
+        raise UserError(
+            f"{prefix}: no binarised sentences; give a folder that specdec distill or "
+            "fairseq-preprocess wrote, and a --split that it contains"
+        )
+    for index in tqdm(range(len(dataset)), desc="reading", unit=" sentences"):
+        yield dataset[index].tolist()
+
+
+@dataclass(kw_only=True)
+class BigramOptions:
+    """Count target bigrams in binarised text, for the block drafter."""
+
+    # fmt: off
+    data: Path = option(MISSING, "folder of distilled data (the verifier's output)",
+        positional=True)
+    split: str = option("train", "split to count")
+    output: Path = option(MISSING, "safetensors file to write")
+    source_lang: str | None = option(None, "default: from the file names",
+        flags=("--source-lang", "-s"))
+    target_lang: str | None = option(None, "default: from the file names",
+        flags=("--target-lang", "-t"))
+    # fmt: on
+
+
 def _convert(convert: Callable[[SimpleNamespace], None], args: SimpleNamespace) -> None:
     names = ("source", "data", "verifier", "drafter_checkpoint", "bigrams", "bpe_codes", "card")
     inputs = [getattr(args, name, None) for name in names]
@@ -296,3 +341,4 @@ CTRANSLATE2 = _command(
     *_OF_VERIFIER,
     Option(None, "of weights on disk (default: float32)", name="quantization"),
 )
+BIGRAMS_OF = CommandLine("specdec convert bigrams", _count_bigrams, BigramOptions)

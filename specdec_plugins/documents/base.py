@@ -122,7 +122,7 @@ class Document:
     ) -> None:
         """data: the file; written: with edits of its text; named: where it names its language."""
         self.units = units
-        self.marks = ""  # that labels may have: `accelerators`
+        self.marks = ""  # that labels may have: `job`
         self._data = data
         self._written = written
         self._named = named

@@ -1,15 +1,22 @@
-"""What of a document is translated, and what is known already."""
+"""What of a document is translated, and what is known already.
+
+Labels may mark a key: &File of Qt and Windows, _File of GTK. A model reads the label without its
+mark. The translation has it before a word with the same letter or, if there is none, before its
+first one; a script without cases has it behind the label, as (&F).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
-from specdec_plugins.documents.accelerators import label_of
 from specdec_plugins.documents.base import Document, Edit, State
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.pretrained.languages import plain
+from specdec_plugins.text.spans import spans_of
 
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 # Which units are translated, by the word that users have for it.
@@ -18,6 +25,52 @@ CHOICES = {
     "fuzzy": frozenset([State.NEW, State.FUZZY]),
     "all": frozenset([State.NEW, State.FUZZY, State.DONE]),
 }
+# At the beginning of a word, or within one that is no name such as AT&T or my_file.
+_MARKS = {
+    "&": re.compile(r"(?:(?<![&\w])|(?<![A-Za-z])[A-Z](?=&[a-z])|(?<=[a-z]))&(?!\w+;)(?=[^\W_])"),
+    "_": re.compile(r"(?<!\S)(?:[A-Z][a-z]*(?=_[a-z]+(?:[\s.…:]|\Z)))?_(?=[^\W\d_])"),
+}
+_LONGEST = 60  # characters of a label with an underscore
+_END = re.compile(r"[\s.…:]*\Z")
+
+
+class Label(NamedTuple):
+    """A text without its mark."""
+
+    text: str
+    mark: str = ""  # empty if it has none
+    letter: str = ""  # behind the mark
+
+    def marked(self, translation: str) -> str:
+        """The translation with the mark."""
+        if not self.mark or self.mark in translation:
+            return translation
+        cased = [*_cased(translation)]
+        begins = (at for at in cased if not translation[at - 1 : at].isalnum())
+        own = (at for at in begins if translation[at].lower() == self.letter.lower())
+        for at in (*own, *cased):
+            return translation[:at] + self.mark + translation[at:]
+        end = _END.search(translation).start()  # type: ignore[union-attr]
+        return f"{translation[:end]}({self.mark}{self.letter.upper()}){translation[end:]}"
+
+
+def label_of(text: str, marks: str) -> Label:
+    """marks: the characters that may be one; empty = none."""
+    for mark in marks:
+        found = [*_MARKS[mark].finditer(text)]
+        is_label = mark == "&" or (text.count(mark) == 1 and len(text) <= _LONGEST)
+        if len(found) == 1 and is_label and mark * 2 not in text:
+            at = found[0].end() - 1
+            return Label(text[:at] + text[at + 1 :], mark, text[at + 1])
+    return Label(text)
+
+
+def _cased(text: str) -> Iterator[int]:
+    """The places of letters outside of spans, in scripts with cases."""
+    at = 0
+    for begin, end in (*spans_of(text), (len(text), len(text))):
+        yield from (one for one in range(at, begin) if text[one].swapcase() != text[one])
+        at = end
 
 
 class Job:
@@ -97,9 +150,7 @@ def _variants(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
             said = dict[str, str]()
             for one in node.iter("tuv"):
                 segment = one.find("seg")
-                code = (
-                    one.get("{http://www.w3.org/XML/1998/namespace}lang") or one.get("lang") or ""
-                )
+                code = one.get(_LANG) or one.get("lang") or ""
                 if segment is not None and not len(segment) and segment.text:
                     said[plain(code)] = segment.text
             yield node.get("srclang", srclang), said

@@ -35,9 +35,13 @@ from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.errors import ENDING, Stopped, UserError, handling, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.models import read_model
-from specdec_plugins.training.networks import checkpoint_of, go_on_from, new_drafter
+from specdec_plugins.training.networks import (
+    aligned_shortlist,
+    checkpoint_of,
+    go_on_from,
+    new_drafter,
+)
 from specdec_plugins.training.objective import BLOCKS, Objective, cut_blocks, draw_starts
-from specdec_plugins.training.shortlist import aligned_shortlist
 
 LAST, BEST, CURVE = "last.pt", "best.pt", "curve.jsonl"
 _MEASURED, _LISTED = "measured.pt", "shortlist.pt"

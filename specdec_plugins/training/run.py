@@ -131,7 +131,8 @@ class DrafterOptions(TrainingOptions):
     --cpu --block-size 8 --updates 3000 --warmup 300 --batch-tokens 4096 --lr 1e-3
     """
 
-    REMOVED: ClassVar[Mapping[str, str]] = TrainingOptions.REMOVED | {
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        **TrainingOptions.REMOVED,
         "--from": "train.py --finetune-from-model FILE starts from an earlier drafter",
         "--best-by": "the best checkpoint has the most expected_length in the log; omit it",
         **dict.fromkeys(

@@ -17,7 +17,7 @@ from specdec_plugins.app import convert, loading, main
 from specdec_plugins.app.loading import make_settings, origin
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import first_difference
-from specdec_plugins.formats.marian import import_transformers
+from specdec_plugins.formats.exports import import_transformers
 from specdec_plugins.serving import cli, translate
 from tests.formats.pretrained.toys import SMALL, lines_of
 from tests.refusals import refused, told

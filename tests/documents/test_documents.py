@@ -13,8 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from specdec_plugins.documents import FORMATS, read
-from specdec_plugins.documents.accelerators import label_of
-from specdec_plugins.documents.job import Job, read_memory
+from specdec_plugins.documents.job import Job, label_of, read_memory
 from specdec_plugins.errors import UserError
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())

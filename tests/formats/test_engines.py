@@ -13,9 +13,8 @@ from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.formats.checkpoints import save_checkpoint
-from specdec_plugins.formats.ctranslate2 import export_ctranslate2
 from specdec_plugins.formats.dictionaries import load_dictionaries
-from specdec_plugins.formats.marian import export_marian, load_marian
+from specdec_plugins.formats.exports import export_ctranslate2, export_marian, load_marian
 from specdec_plugins.formats.models import read_model_of, to_checkpoint
 from specdec_plugins.formats.text import TextPipeline
 from tests import fairseq_checkpoints

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from specdec_plugins.formats.indexed import SentenceWriter
-from specdec_plugins.training.shortlist import aligned_shortlist, likely_types
+from specdec_plugins.training.networks import aligned_shortlist, likely_types
 
 EOS = 2
 

@@ -40,7 +40,7 @@ def _inputs() -> tuple[Tensor, Tensor]:
 @pytest.mark.fairseq
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case))
 def test_equals_the_trained_module(case: dict[str, Any], tmp_path: Path) -> None:
-    from specdec_plugins.models.block_decoder import Layout
+    from specdec_plugins.models.block_drafter import Layout
 
     model, network = trained_pair("block", BlockDrafter, {"block_size": 4, **case}, tmp_path)
     source, target = _inputs()

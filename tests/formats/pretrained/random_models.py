@@ -22,7 +22,7 @@ from specdec_plugins.decoding.contract import SpecialTokens
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.formats.dictionaries import Dictionary, order_of, ours
-from specdec_plugins.formats.marian import import_transformers
+from specdec_plugins.formats.exports import import_transformers
 from specdec_plugins.formats.pretrained.config import Generation, PretrainedConfig, read_config
 from specdec_plugins.formats.pretrained.weights import expected_shapes, read_model
 

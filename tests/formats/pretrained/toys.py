@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.formats.marian import import_transformers
+from specdec_plugins.formats.exports import import_transformers
 from specdec_plugins.formats.pretrained.languages import published
 
 SAMPLES = Path(__file__).parents[3] / "data" / "samples" / "en-de.tsv"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from specdec_plugins.app import convert
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.corpus import binarising
 from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.indexed import SentenceWriter
@@ -72,6 +72,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for name in ("en", "de"):
         (tmp_path / f"dict.{name}.txt").write_text("w1 5\n")
     words = [tmp_path, "-s", "en", "-t", "de", "--output", tmp_path / "out"]
-    refused("no binarised sentences; give a folder", binarising.COMMAND, *words)
+    refused("no binarised sentences; give a folder", convert.BIGRAMS_OF, *words)
     assert not (tmp_path / "out").exists()
     refused("--bigrams is for --drafter block", settings, drafter="lookup", bigrams="b")

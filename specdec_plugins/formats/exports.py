@@ -1,17 +1,22 @@
-"""Exports a verifier as a folder that transformers loads as a MarianMT model.
+"""Exports of a verifier: for transformers, as a MarianMT model, and for CTranslate2.
 
 MarianMT is fairseq's post-norm Transformer under other names, except for positions: its sinusoids
 have other frequencies and begin two rows earlier. Its position table is a weight, so the export
 stores ours there, learned or not. `save_pretrained` omits the table: a folder that transformers has
 saved again has lost it.
+
+CTranslate2's specification is filled by its converter for fairseq, which reads fairseq modules.
+Here it is given weights, so fairseq is not needed.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +25,8 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.layers import sinusoids
-from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.errors import imported
+from specdec_plugins.decoding.networks.trained import Model, State
+from specdec_plugins.errors import imported, require
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 from specdec_plugins.formats.output import new_folder
 from specdec_plugins.formats.pretrained.segmenters import CODES, TEXT
@@ -29,15 +34,16 @@ from specdec_plugins.formats.pretrained.segmenters import CODES, TEXT
 if TYPE_CHECKING:
     from transformers import MarianMTModel
 
+# fairseq's names: those of transformers, and of CTranslate2, which has not all.
 _ACTIVATIONS = {
-    "relu": "relu",
-    "relu_squared": "relu2",
-    "gelu": "gelu",
-    "gelu_fast": "gelu_pytorch_tanh",
-    "gelu_accurate": "gelu_pytorch_tanh",
-    "tanh": "tanh",
-    "swish": "swish",
-    "linear": "linear",
+    "relu": ("relu", "RELU"),
+    "relu_squared": ("relu2", None),
+    "gelu": ("gelu", "GELU"),
+    "gelu_fast": ("gelu_pytorch_tanh", "GELUTanh"),
+    "gelu_accurate": ("gelu_pytorch_tanh", "GELUTanh"),
+    "tanh": ("tanh", "Tanh"),
+    "swish": ("swish", "SWISH"),
+    "linear": ("linear", None),
 }
 _SPECIAL = {
     "eos_token_id": Dictionary.eos,
@@ -62,7 +68,8 @@ def export_marian(
     is not installed, the folder is taken, or MarianMT cannot express the model.
     """
     transformers = import_transformers()
-    config = _expressible(verifier)
+    config: TransformerConfig = verifier.config
+    _check_marian(verifier, config)
     special = {**_SPECIAL, "decoder_start_token_id": dictionaries.target.start}
     with new_folder(folder, "config.json", force) as made:
         settings = transformers.MarianConfig(**_marian_settings(config), **special)
@@ -124,9 +131,8 @@ def import_transformers() -> Any:
     return transformers
 
 
-def _expressible(verifier: Model) -> TransformerConfig:
-    """The verifier's configuration. Raises UserError if MarianMT cannot express the model."""
-    config: TransformerConfig = verifier.config
+def _check_marian(verifier: Model, config: TransformerConfig) -> None:
+    """Raises UserError if MarianMT cannot express the model."""
     stacks = (config.encoder, config.decoder)
     widths = {*(stack.dim for stack in stacks), config.input_dim, config.output_dim}
     for condition, what in (
@@ -137,7 +143,6 @@ def _expressible(verifier: Model) -> TransformerConfig:
         (len(widths) == 1, "encoder, decoder and embeddings of different widths"),
     ):
         verifier.only_if(condition, "MarianMT", what)
-    return config
 
 
 def _marian_settings(config: TransformerConfig) -> dict[str, Any]:
@@ -155,7 +160,7 @@ def _marian_settings(config: TransformerConfig) -> dict[str, Any]:
         "decoder_layers": decoder.num_layers,
         "decoder_ffn_dim": decoder.ffn_dim,
         "decoder_attention_heads": decoder.num_heads,
-        "activation_function": _ACTIVATIONS[config.activation],
+        "activation_function": _ACTIVATIONS[config.activation][0],
         "scale_embedding": config.scale_embedding,
         "dropout": 0.0,
         "forced_eos_token_id": None,
@@ -192,3 +197,113 @@ def _tokenizer(dictionary: Dictionary) -> Any:
         single="$A </s>", special_tokens=[("</s>", dictionary.eos)]
     )
     return tokenizer
+
+
+# --- CTranslate2 ------------------------------------------------------------------------------
+
+
+def export_ctranslate2(
+    verifier: Model,
+    dictionaries: Dictionaries,
+    folder: str | Path,
+    quantization: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Write the folder, for `ctranslate2.Translator(folder)`; tokens are those of BPE text.
+
+    quantization: of the stored weights, such as int8 or float16; None = float32, which a
+    translator can still quantise when it loads them. The translator adds eos to the source itself.
+    Raises UserError if ctranslate2 is not installed, the folder is taken, or CTranslate2 cannot
+    express the model.
+    """
+    specs = imported("ctranslate2.specs", "convert")
+    converter = imported("ctranslate2.converters.converter", "convert")
+    choices = specs.model_spec.ACCEPTED_MODEL_TYPES
+    require(
+        quantization is None or quantization in choices,
+        f"CTranslate2 does not support {quantization!r}; choose one of: {', '.join(choices)}.",
+    )
+    spec = _specification(verifier, dictionaries)
+
+    class FromNetwork(converter.Converter):  # type: ignore[name-defined]
+        def _load(self) -> Any:
+            return spec
+
+    with new_folder(folder, "model.bin", force) as made:
+        FromNetwork().convert(str(made), quantization=quantization, force=True)
+    return Path(folder)
+
+
+def _specification(verifier: Model, dictionaries: Dictionaries) -> Any:
+    from ctranslate2.converters import fairseq as converter
+    from ctranslate2.specs import common_spec, transformer_spec
+
+    config: TransformerConfig = verifier.config
+    _check_ctranslate2(verifier, config)
+    options: dict[str, Any] = {
+        "activation": common_spec.Activation[_ACTIVATIONS[config.activation][1]],
+        "layernorm_embedding": config.norm_embedding,
+    }
+    specs = []
+    for name, stack in (("Encoder", config.encoder), ("Decoder", config.decoder)):
+        new = getattr(transformer_spec, f"Transformer{name}Spec")
+        norms: dict[str, Any] = {
+            "pre_norm": stack.normalize_before,
+            "no_final_norm": not stack.final_norm,
+        }
+        if name == "Decoder":
+            norms["alignment_heads"] = 0  # as in its converter for fairseq
+        specs.append(new(stack.num_layers, stack.num_heads, **norms, **options))
+    spec = transformer_spec.TransformerSpec(*specs)
+    state = {name: tensor.float() for name, tensor in verifier.state.items()}
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        module: Any = _Weights(state, side)
+        module.embed_scale = stack.dim**0.5 if config.scale_embedding else 1.0
+        table = positions_of(verifier, side, stack)
+        module.embed_positions = SimpleNamespace(weights=table, padding_idx=-1)
+        getattr(converter, f"set_transformer_{side}")(getattr(spec, side), module)
+    spec.register_source_vocabulary(_vocabulary(dictionaries.source))
+    spec.register_target_vocabulary(_vocabulary(dictionaries.target))
+    # A source ends with eos, and fairseq's targets start with it.
+    spec.config.decoder_start_token = dictionaries.target.symbols[dictionaries.target.start]
+    spec.config.add_source_eos = True
+    return spec
+
+
+def _check_ctranslate2(verifier: Model, config: TransformerConfig) -> None:
+    """Raises UserError if CTranslate2 cannot express the model."""
+    has_one_width = config.input_dim == config.decoder.dim == config.output_dim
+    asked = [
+        (_ACTIVATIONS[config.activation][1] is not None, f"the activation {config.activation}"),
+        (has_one_width, "a decoder whose embeddings have a different width"),
+    ]
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        asked.append((not stack.switches, "the layers of T5"))
+        what = f"a norm after the last {side} layer of a post-norm stack"
+        asked.append((stack.normalize_before or not stack.final_norm, what))
+    for condition, what in asked:
+        verifier.only_if(condition, "CTranslate2", what)
+
+
+class _Weights:
+    """Weights under one name, which CTranslate2's converter reads like a fairseq module.
+
+    A missing part is None; the parts of a list are numbered.
+    """
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    def __getattr__(self, part: str) -> Any:
+        name = f"{self._name}.{part}"
+        inside = any(other.startswith(f"{name}.") for other in self._state)
+        return _Weights(self._state, name) if inside else self._state.get(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, str(number)) for number in count())
+
+
+def _vocabulary(dictionary: Dictionary) -> list[str]:
+    """The symbols as CTranslate2 names them: padding is `<blank>`."""
+    return ["<blank>" if s == "<pad>" else s for s in dictionary.symbols]
