@@ -4,7 +4,7 @@ The modules with a command line (``cli``), which ``specdec`` starts:
 
 - ``decontaminate``: merges corpora into one training text (``reading``, ``cleaning``);
 - ``masks``: puts symbols in place of spans that a model is to copy;
-- ``prepare``: turns parallel files into a data-bin (``tokenising``, ``binarising``);
+- ``prepare``: turns parallel files into a data-bin (``tokenising``);
 - ``wmt``: downloads, unpacks and prepares the published training sets;
 - ``distill``: translates a training set with the verifier (``teacher``);
 - ``checkpoints``: averages checkpoints, and finds the one that a training goes on from;

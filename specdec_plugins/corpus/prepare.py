@@ -17,13 +17,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.binarising import dictionary_flags, latin_vocabulary, preprocess
 from specdec_plugins.corpus.cleaning import LengthRules
 from specdec_plugins.corpus.cli import logger, option
 from specdec_plugins.corpus.reading import (
@@ -40,6 +40,8 @@ from specdec_plugins.corpus.steps import Command, Runner, flags
 from specdec_plugins.corpus.tokenising import (
     TextSettings,
     Work,
+    binarise,
+    latin_vocabulary,
     learn_codes,
     read_prepared,
     write_clean,
@@ -202,25 +204,18 @@ class Preparation:
         return self._folder / "bpe" / "dict.txt"
 
     def _binarise(self) -> Command:
-        inputs = [path for split in self._corpora for path in self._pair("bpe", split)]
-        learnt, given = [], self._dictionaries
-        if self._args.cover_latin:
-            learnt, given = [self._vocabulary], []
-
-        def binarise(parts: Sequence[Path]) -> None:
-            workers = min(self._args.workers, 1 + max(map(count_lines, inputs)) // 10_000)
-            command = ["--source-lang", self.text.source_lang]
-            command += ["--target-lang", self.text.target_lang, "--workers", str(workers)]
-            command += dictionary_flags(learnt or given)
-            for flag in ("train", "valid", "test"):
-                named = [self._folder / "bpe" / s for s in self._corpora if s.startswith(flag)]
-                command += [f"--{flag}pref", ",".join(map(str, named))] if named else []
-            log = self._folder / "preprocess.log"
-            preprocess(command, parts[0], log, self._codes, self._args.force)
-
+        splits = {split: self._pair("bpe", split) for split in self._corpora}
+        learnt = [self._vocabulary] if self._args.cover_latin else []
         codes = [self._codes] if self._codes else []
-        reads = [*inputs, *learnt, *codes]
-        return self._step("binarise", binarise, [self._folder / "data-bin"], reads, given)
+        given, languages = self._dictionaries, (self.text.source_lang, self.text.target_lang)
+
+        def write(parts: Sequence[Path]) -> None:
+            binarise(splits, languages, learnt or given, parts[0], self._args.force)
+            for path in codes:
+                shutil.copyfile(path, parts[0] / path.name)
+
+        reads = [*chain(*splits.values()), *learnt, *codes]
+        return self._step("binarise", write, [self._folder / "data-bin"], reads, given)
 
 
 def _check_flags(args: PrepareOptions) -> None:

@@ -243,7 +243,7 @@ def main(args: WmtOptions) -> None:
     sides = [[folder / f"{one.name}.{language}" for language in (src, tgt)] for one in corpora]
     steps = [unpacking(one, store, paths) for one, paths in zip(corpora, sides, strict=True)]
     Runner(folder, {}, sys.stderr, can_redo=False).run(steps)
-    *train, valid, test = [ParallelFile(*paths) for paths in sides]
+    *train, valid, test = [ParallelFile(one, other) for one, other in sides]
     own = {"src": src, "tgt": tgt, "train": (), "valid": (), "out": out}
     options = build(PrepareOptions, {**vars(args), **own})
     Preparation(options, train, [valid], [test]).run()
