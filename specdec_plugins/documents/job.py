@@ -40,9 +40,12 @@ class Label(NamedTuple):
     text: str
     mark: str = ""  # empty if it has none
     letter: str = ""  # behind the mark
+    given: str = ""  # with the mark
 
     def marked(self, translation: str) -> str:
         """The translation with the mark."""
+        if translation == self.text:
+            return self.given or translation
         if not self.mark or self.mark in translation:
             return translation
         cased = [*_cased(translation)]
@@ -61,7 +64,7 @@ def label_of(text: str, marks: str) -> Label:
         is_label = mark == "&" or (text.count(mark) == 1 and len(text) <= _LONGEST)
         if len(found) == 1 and is_label and mark * 2 not in text:
             at = found[0].end() - 1
-            return Label(text[:at] + text[at + 1 :], mark, text[at + 1])
+            return Label(text[:at] + text[at + 1 :], mark, text[at + 1], text)
     return Label(text)
 
 

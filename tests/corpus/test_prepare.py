@@ -287,7 +287,7 @@ def test_lines_that_are_given_twice_are_said(
 ) -> None:
     train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
     shared = ["--src", "en", "--tgt", "de", "--merges", 30, "--workers", 1, "--test", test]
-    shared += ["--out", tmp_path / "out", "--train", f"{train}:1-29"]
+    shared += ["--out", tmp_path / "out", "--train", f"{train}:1-29", "--force"]
     prepare.COMMAND(*shared, "--valid", f"{train}:30-")
     assert "given twice" not in caplog.text
     assert "both trained on" not in caplog.text
