@@ -36,10 +36,10 @@ from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import cli, distill
 from specdec_plugins.corpus.checkpoints import LAST
-from specdec_plugins.corpus.cli import UNFINISHED, declared, like, logger, option
+from specdec_plugins.corpus.cli import BY_TIMEOUT, declared, like, logger, option
 from specdec_plugins.corpus.reading import BadLines, check_file, read_lines
 from specdec_plugins.corpus.resume import read_json
-from specdec_plugins.corpus.steps import Command, Paused, Runner, StepOptions, flags
+from specdec_plugins.corpus.steps import Command, Runner, StepOptions, flags
 from specdec_plugins.corpus.teacher import DataBin, Teacher
 from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.requests import Request
@@ -285,12 +285,12 @@ class Plan:
         _bundle(self.args.model, self.verifier, *self._conversion())
 
     def translate(self) -> None:
-        """Translate the data. Raises SystemExit with UNFINISHED if some is left to do."""
+        """Translate the data."""
         args = self.args
         distill.main(
             distill.DistillOptions(
                 data=self.data, path=self.verifier / "verifier.safetensors", output=self.distilled,
-                beam=1, max_len_a=2.0, max_len_b=20, chunk_size=256, until=args.until,
+                beam=1, max_len_a=2.0, max_len_b=20, chunk_size=256,
                 hours=_TRANSLATING * args.hours, ray=args.ray, ray_workers=args.ray_workers,
                 cpu=args.device == "cpu",
             ),
@@ -324,7 +324,6 @@ class Plan:
             hours=args.hours - min(counts["seconds"] / 3600, args.hours / 2),
             every=interval(args.every, args.hours) / 60,
             patience=args.patience,
-            until=args.until,
             earlier=args.start,
             block_size=args.block_size,
             dropout=args.dropout,
@@ -434,9 +433,6 @@ def _run(plan: Plan) -> None:
         Runner(plan.work, os.environ).run(commands, args.redo)
     except OSError as error:
         raise UserError(f"{plan.work}: cannot be written ({error.strerror}).") from error
-    except Paused as paused:
-        sys.stdout.write(f"specdec drafter: unfinished: {paused}; run the same command to resume\n")
-        raise SystemExit(UNFINISHED) from None
     sys.stdout.write(f"specdec drafter: done; {plan.result()}\n")
 
 
@@ -448,9 +444,10 @@ class DrafterOptions(StepOptions):
     The same command resumes an interrupted run.
     """
 
-    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("--num-shards", "--shard-id"), "--ray shares the text out to machines"
-    )
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("--num-shards", "--shard-id"), "--ray shares the text out to machines"),
+        "--until": BY_TIMEOUT,
+    }
 
     # fmt: off
     model: Path = option(MISSING, "a bundle, a transformers model (MarianMT, M2M-100, NLLB, BART, "
@@ -477,12 +474,7 @@ class DrafterOptions(StepOptions):
     ray: str | None = like(distill.DistillOptions, "ray")
     ray_workers: int = like(distill.DistillOptions, "ray_workers")
     tensorboard_logdir: Path | None = option(None, "folder for a TensorBoard log of the training")
-    until: float = like(distill.DistillOptions, "until")
     # fmt: on
 
 
-COMMAND = cli.CommandLine(
-    "specdec drafter", main, DrafterOptions,
-    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up: the same "
-    "command resumes.",
-)  # fmt: skip
+COMMAND = cli.CommandLine("specdec drafter", main, DrafterOptions)

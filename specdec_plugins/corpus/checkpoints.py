@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import UNFINISHED, logger, option
+from specdec_plugins.corpus.cli import logger, option
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.models import TrainingRecord
@@ -25,7 +25,6 @@ from specdec_plugins.formats.output import check_output, is_of_training, is_same
 
 LAST = "checkpoint_last.pt"
 REPLACED = "checkpoint_last.pt.replaced"  # a last checkpoint in whose place another one came
-SHORTEST = 5.0  # seconds; a training of less is not begun
 # A key of the optimizer's state in a checkpoint (training.trainer).
 FLOAT32 = "float32"  # the weights that a model in 16 bits has rounded
 
@@ -164,22 +163,6 @@ def kept_precision(folder: Path, wanted: str | None) -> str | None:
     return begun
 
 
-def stop_flags(folder: Path, until: float, now: float) -> list[str]:
-    """Flags of train.py that end the training in a folder at this Unix time; 0 = it has no end.
-
-    Raises UserError if its checkpoints cannot be used, and SystemExit if no time is left.
-    """
-    if not until:
-        return []
-    if until - now < SHORTEST:
-        logger.info("%s: no time is left; run the same command to resume", folder)
-        raise SystemExit(UNFINISHED)
-    checkpoint = restored(folder, may_write=False) or {}
-    # fairseq counts the time of earlier runs, which the checkpoint records.
-    before = float(checkpoint.get("extra_state", {}).get("previous_training_time", 0.0))
-    return ["--stop-time-hours", f"{(before + until - now) / 3600:.6f}"]
-
-
 def restored(folder: Path, may_write: bool = True) -> dict[str, Any] | None:
     """The checkpoint from which the training in ``folder`` goes on; None if there is none.
 
@@ -220,13 +203,6 @@ def _usable(path: Path, faults: list[UserError]) -> dict[str, Any] | None:
     except UserError as error:
         faults.append(error)
         return None
-
-
-def end_of(folder: Path, updates: int) -> int:
-    """The exit status of a training that has ended: 0, or UNFINISHED if updates are left."""
-    done = num_updates(load_checkpoint(folder / LAST))
-    logger.info("%s: update %d of %d", folder, done, updates)
-    return 0 if done >= updates else UNFINISHED
 
 
 @dataclass(kw_only=True)

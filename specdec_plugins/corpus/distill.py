@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import MISSING, dataclass
@@ -22,7 +21,7 @@ import torch
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import UNFINISHED, logger, option
+from specdec_plugins.corpus.cli import BY_TIMEOUT, logger, option
 from specdec_plugins.corpus.resume import first_difference, locked, read_json, sha256, write_json
 from specdec_plugins.corpus.teacher import DTYPES, DataBin, Teacher, has_ray, translate_on_cluster
 from specdec_plugins.errors import not_installed, require
@@ -106,8 +105,8 @@ class Distillation:
             "remove that folder to start over",
         )
 
-    def translate(self) -> bool:
-        """Translate the missing chunks; returns whether time sufficed for all."""
+    def translate(self) -> None:
+        """Translate the missing chunks, as far as the hours go."""
         args = self.args
         if args.ray is not None and not has_ray():
             logger.warning("%s; distilling in one process", not_installed("ray", "ray"))
@@ -121,7 +120,8 @@ class Distillation:
             logger.info("%d of %d chunks to do", len(missing), len(self.chunks()))
             if args.ray is not None:
                 teacher = None  # the workers have their own
-            return not missing or self._translate(missing, teacher)
+            if missing:
+                self._translate(missing, teacher)
 
     def _teacher(self) -> Teacher:
         args = self.args
@@ -135,7 +135,7 @@ class Distillation:
     def _search(self) -> dict[str, Any]:
         return {name: self.settings[name] for name in SEARCH}
 
-    def _translate(self, chunks: Sequence[int], teacher: Teacher | None) -> bool:
+    def _translate(self, chunks: Sequence[int], teacher: Teacher | None) -> None:
         args = self.args
         spans, left = {chunk: self._span(chunk) for chunk in chunks}, self._seconds_left()
         with tqdm(total=sum(map(len, spans.values())), desc="distilling", unit=" sentences") as bar:
@@ -146,13 +146,9 @@ class Distillation:
                 how = (*task, args.max_tokens, args.cpu)
                 found = translate_on_cluster(args.ray, args.ray_workers, how, spans, bar.update)
             with closing(found):
-                while left > 0 and not (args.until and time.time() >= args.until):
-                    done = next(found, None)
-                    if done is None:
-                        break
+                while left > 0 and (done := next(found, None)) is not None:
                     write_json(self.chunk_path(done[0]), done[1])
                     left -= done[1]["seconds"]
-        return not self.missing()
 
     def _span(self, chunk: int) -> range:
         """The indices of its sentences."""
@@ -209,16 +205,12 @@ def _spread(chunk: int) -> float:
 
 
 def main(args: DistillOptions, teacher: type[Teacher] | None = None) -> None:
-    """teacher: None = a beam search. Raises SystemExit with UNFINISHED if the time is up."""
+    """teacher: None = a beam search."""
     args.dtype = "float16" if args.fp16 else args.dtype
     work = Distillation(args, teacher)
-    if work.is_done():
-        return
-    if not work.translate():
-        left = len(work.missing())
-        logger.info("time is up; %d chunks missing, run the same command to resume", left)
-        raise SystemExit(UNFINISHED)
-    work.merge()
+    if not work.is_done():
+        work.translate()
+        work.merge()
 
 
 @dataclass(kw_only=True)
@@ -232,6 +224,7 @@ class DistillOptions:
     REMOVED: ClassVar[Mapping[str, str]] = {
         "--engine": "the search is this project's own, in 8 bits with --dtype int8; omit it",
         **dict.fromkeys(("--num-shards", "--shard-id"), "--ray shares the chunks out to machines"),
+        "--until": BY_TIMEOUT,
         "--merge": "the run that translates the last chunk writes the output",
     }
 
@@ -253,9 +246,6 @@ class DistillOptions:
     ray: str | None = option(None, "distribute the chunks on the Ray cluster at this address, or "
         "on 'local' processes; chunks of workers that die are repeated (default: no Ray)")
     ray_workers: int = option(2, "workers on the cluster, each with a verifier", least=1)
-    until: float = option(0.0,
-        "stop at this Unix time, after a chunk or an update, with exit status "
-        f"{UNFINISHED}; run the same command to resume (default: no limit)", least=0)
     hours: float = option(0.0, "hours to translate, over all runs; then binarise the finished "
         "chunks (default: translate everything)", least=0)
     # fmt: on

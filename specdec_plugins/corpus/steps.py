@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
-from specdec_plugins.corpus.cli import UNFINISHED, option
+from specdec_plugins.corpus.cli import option
 from specdec_plugins.corpus.resume import (
     content,
     leaving_nothing_empty,
@@ -51,10 +51,6 @@ class StepOptions:
         "they replace is kept as NAME.old until the new is whole", "STEP")
     list: bool = option(False, "print the steps and their commands without running them")
     # fmt: on
-
-
-class Paused(Exception):
-    """A command's time is up; running the same commands again continues there."""
 
 
 def last_words(line: str) -> str | None:
@@ -351,8 +347,7 @@ class Runner:
 
         redo: titles or names of commands to run anew, with all that read their outputs; record:
         called at the end, however the work ends. Raises UserError if a command fails, another run
-        works in the folder, or something there was made otherwise, and Paused if a command's time
-        is up.
+        works in the folder, or something there was made otherwise.
         """
         with locked(self.folder), leaving_nothing_empty([self.folder / ".stamps"]):
             steps = self._plan(commands, redo)
@@ -394,18 +389,10 @@ class Runner:
         return True
 
     def _work(self, command: Command, begun: bool) -> None:
-        if command.act is None:
-            self._run(command, begun)
-            return
-        try:
-            command.act()
-        except SystemExit as ended:
-            if ended.code == UNFINISHED:
-                raise Paused(command.title) from None
-            raise
-
-    def _run(self, command: Command, begun: bool) -> None:
         """Run a command; its log is rewritten, or appended to if the command was begun before."""
+        if command.act is not None:
+            command.act()
+            return
         self._say(show(str(command)))
         began = time.monotonic()
         path = self.folder / "logs" / f"{command.name}.log"
@@ -431,8 +418,6 @@ class Runner:
                 words = next(told, "starting")
                 self._say(f"{start}    {time.monotonic() - began:4.0f} s  {words}", end)
         status = process.returncode
-        if status == UNFINISHED:
-            raise Paused(command.title)
         if status != 0:
             raise UserError(
                 f"{command.title}: failed with exit status {status}; {path} ends with\n"

@@ -29,7 +29,7 @@ from torch import Tensor, distributed, nn
 from torch.multiprocessing.spawn import ProcessExitedException, spawn
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec_plugins.corpus.cli import UNFINISHED, logger
+from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.resume import Log, sha256
 from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.errors import ENDING, Stopped, UserError, handling, require
@@ -66,7 +66,6 @@ class Plan:
     updates: int | None = None  # in place of the hours
     every: float = 0.5  # hours between measurements
     patience: int = 4  # measurements without improvement, at which it ends
-    until: float = 0.0  # Unix time at which this call ends; 0 = none
     earlier: Path | None = None  # a drafter to start from
     block_size: int = 8
     dropout: float = 0.1
@@ -210,8 +209,8 @@ class Training:
     def _train(self, due: float) -> None:
         """Train until so many hours are done, or the training is over, and save.
 
-        Raises Stopped on a signal, and SystemExit with UNFINISHED if this call's time is up, both
-        with the state saved; UserError if the loss is no number any more.
+        Raises Stopped on a signal, with the state saved, and UserError if the loss is no number any
+        more.
         """
         signals: list[int] = []
         with handling(signals.append, (signal.SIGINT, *ENDING)):
@@ -222,13 +221,11 @@ class Training:
                 if self.update % _SHOWN == 0:
                     self._show()
                 self.seconds += time.monotonic() - began
-                stop = self._agree(bool(signals) or 0 < self.plan.until <= time.time())
+                stop = self._agree(bool(signals))
             self._check()  # what is no number is not saved
             self.save()
-        if signals:
-            raise Stopped(signals[0])
-        if stop:
-            raise SystemExit(UNFINISHED)
+        if stop:  # by a signal to one of the processes, or to all
+            raise Stopped(signals[0] if signals else signal.SIGTERM)
 
     def _agree(self, stop: bool) -> bool:
         """Whether any process is to stop. All take over the clock of the first."""
@@ -326,8 +323,8 @@ class Training:
     def run(self, measure: Measure) -> None:
         """Train and measure by turns, until more training brings no more or the time is up.
 
-        Raises Stopped on a signal, SystemExit with UNFINISHED if this call's time is up, and
-        UserError if the loss is no number any more; the same call then goes on.
+        Raises Stopped on a signal, and UserError if the loss is no number any more; the same call
+        then goes on.
         """
         if self.device.type == "cpu":
             _keep_memory()
@@ -415,7 +412,7 @@ def train(plan: Plan, measure: Measure) -> None:
 def follow() -> None:
     """Train with the first process what that trains, until it has no more to do."""
     while (plan := _of_first(None)) is not None:
-        with suppress(KeyboardInterrupt, SystemExit):  # of all of them, and told by the first
+        with suppress(KeyboardInterrupt):  # of all of them, and told by the first
             Training(plan).run(lambda path: {})
 
 

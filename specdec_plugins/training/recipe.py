@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.cli import UNFINISHED, option
+from specdec_plugins.corpus.cli import BY_TIMEOUT, option
 from specdec_plugins.corpus.decontaminate import name_of
 from specdec_plugins.corpus.reading import ParallelFile, split_item
 from specdec_plugins.corpus.resume import read_json, write_json
-from specdec_plugins.corpus.steps import Command, Paused, Runner, StepOptions, flags, updates
+from specdec_plugins.corpus.steps import Command, Runner, StepOptions, flags, updates
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.bundle import is_bundle
 
@@ -182,12 +182,7 @@ class Recipe:
             not self.start or is_bundle(self.start),
             f"--from {self.start}: not a bundle; give a folder with bundle.json.",
         )
-        require(
-            args.minutes is None or args.minutes > 0,
-            f"--minutes {args.minutes}: must be more than 0.",
-        )
         self.args, self.out = args, spelt(args.out)
-        self.until = args.minutes and int(time.time() + 60 * args.minutes)
         self.preset = make_preset(args.preset, args.set)
         self.train, self.valid, self.tests, self.also = (
             [_item(item) for word in words for item in _split(word)]
@@ -318,7 +313,7 @@ class Recipe:
         )  # fmt: skip
         machine = flags(
             precision=self.args.precision, device="cpu" if self.args.cpu else "",
-            ray=self.args.ray, until=self.until,
+            ray=self.args.ray,
         )  # fmt: skip
         return [
             Command("bundle the verifier", self._bundle("verifier-bundle"), (alone,)),
@@ -337,10 +332,7 @@ class Recipe:
         train = words + flags(
             save_dir=folder, updates=num, dropout=p.dropout, max_tokens=p.max_tokens
         )
-        machine = flags(
-            workers=self.args.workers, precision=self.args.precision, cpu=self.args.cpu,
-            until=self.until,
-        )  # fmt: skip
+        machine = flags(workers=self.args.workers, precision=self.args.precision, cpu=self.args.cpu)
         train += ["--", *flags(
             save_interval_updates=p.save_updates, keep_interval_updates=p.averaged,
             no_epoch_checkpoints=True, log_format="simple", log_interval=20,
@@ -359,7 +351,7 @@ class Recipe:
             "distill", f"{self.text}/data-bin", path=self.path("teacher.pt"), output=output,
             beam=self.preset.beam, max_len_a=2, max_len_b=20,
         )  # fmt: skip
-        machine = flags(cpu=self.args.cpu, ray=self.args.ray, until=self.until)
+        machine = flags(cpu=self.args.cpu, ray=self.args.ray)
         outputs = (output, f"{output}.parts")
         return Command(
             "distil the training set", [*words, *self.preset.distillation], outputs, machine
@@ -428,15 +420,11 @@ def main(args: RecipeOptions) -> None:
         Path(recipe.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {recipe.out}: cannot be written ({error.strerror}).") from error
-    try:
-        Runner(Path(recipe.out), environment).run(
-            recipe.commands(),
-            args.redo,
-            lambda: write_record(recipe, sys.argv[1:], time.time() - began),
-        )
-    except Paused as paused:
-        sys.stdout.write(f"recipe: time is up in: {paused}; run the command again to resume\n")
-        raise SystemExit(UNFINISHED) from None
+    Runner(Path(recipe.out), environment).run(
+        recipe.commands(),
+        args.redo,
+        lambda: write_record(recipe, sys.argv[1:], time.time() - began),
+    )
     sys.stdout.write(f"recipe: done; the bundle is {recipe.path('bundle')}\n")
 
 
@@ -461,8 +449,6 @@ class RecipeOptions(StepOptions):
     start: str = option("", "start from the verifier of this bundle, with its subwords and "
         "weights; layers are repeated if it is shallower", flags=("--from",))
     out: str = option(MISSING, "folder for everything")
-    minutes: float | None = option(None, "minutes to train and distil in this run; loading and "
-        "validation come on top")
     workers: int | None = option(None, "GPUs, or processes on CPUs")
     precision: str = option("", "precision of the trainings (default: fp16 on GPUs, fp32 on CPUs)",
         choices=("fp32", "fp16", "bf16"))
@@ -474,9 +460,10 @@ class RecipeOptions(StepOptions):
 
 COMMAND = cli.CommandLine(
     "specdec train recipe",
-        main,
+    main,
     RecipeOptions,
-    epilog=f"Exit status: 0 done, 2 bad input or settings, {UNFINISHED} time is up: run the same "
-    "command to resume.",
-    removed={"--drafter-arch": "a preset, or --set, with drafter_hours trains the faster drafter"},
-)  # fmt: skip
+    removed={
+        "--drafter-arch": "a preset, or --set, with drafter_hours trains the faster drafter",
+        "--minutes": BY_TIMEOUT,
+    },
+)

@@ -1,4 +1,4 @@
-"""Train a verifier or a drafter with train.py: defaults, processes, an end in time.
+"""Train a verifier or a drafter with train.py: defaults and processes.
 
 The command lines are ``specdec train verifier`` and ``specdec train drafter``.
 """
@@ -9,22 +9,14 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from specdec_plugins.corpus import cli
-from specdec_plugins.corpus.checkpoints import (
-    LAST,
-    check_save_dir,
-    end_of,
-    kept_precision,
-    restored,
-    stop_flags,
-)
-from specdec_plugins.corpus.cli import UNFINISHED, like, logger, option
+from specdec_plugins.corpus.checkpoints import LAST, check_save_dir, kept_precision, restored
+from specdec_plugins.corpus.cli import BY_TIMEOUT, like, logger, option
 from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.corpus.resume import locked
 from specdec_plugins.corpus.steps import running
@@ -72,7 +64,10 @@ _PRESETS = "; ".join(
 class TrainingOptions:
     """The flags of both commands."""
 
-    REMOVED: ClassVar[Mapping[str, str]] = {"--python": "set PYTHON in the environment"}
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "--python": "set PYTHON in the environment",
+        "--until": BY_TIMEOUT,
+    }
 
     # fmt: off
     data: Path = option(MISSING, "folder that fairseq-preprocess wrote")
@@ -88,8 +83,6 @@ class TrainingOptions:
         "process)", least=1)
     precision: str | None = option(None, "precision of the training, kept on resuming (default: "
         "fp16 on GPUs, fp32 on CPUs)", choices=("fp32", "fp16", "bf16"))
-    until: int = option(0, f"end at this Unix time with exit status {UNFINISHED}; run the same "
-        "command to resume (default: no limit)", least=0)
     seed: int = option(1, "seed of initialisation and training")
     cpu: bool = option(False, "do not use a GPU")
     flags: Sequence[str] = ()  # of train.py
@@ -258,9 +251,8 @@ def initial_flags(args: DrafterOptions, output: Path) -> list[str]:
 
 
 def _train(args: TrainingOptions, flags: Sequence[Any]) -> None:
-    """Run train.py, up to the time that --until gives."""
+    """Run train.py."""
     launcher, device, num_workers, environment = _processes(args)
-    end = stop_flags(args.save_dir, args.until, time.time())
     if (args.save_dir / LAST).is_file():
         logger.info("continuing from %s", args.save_dir / LAST)
     command = [
@@ -268,14 +260,11 @@ def _train(args: TrainingOptions, flags: Sequence[Any]) -> None:
         "--lr", args.lr, "--warmup-updates", args.warmup, "--lr-scheduler", *_schedule(args),
         "--keep-last-epochs", 10, "--log-interval", 100, "--max-update", args.updates,
         *_batch(args, num_workers), "--seed", args.seed,
-        "--save-dir", args.save_dir, *device, *end, *args.flags,
+        "--save-dir", args.save_dir, *device, *args.flags,
     ]  # fmt: skip
     words = list(map(str, command))
     logger.info("%s", shlex.join(words))
-    status = call(words, environment)
-    if status == 0 and args.until:
-        status = end_of(args.save_dir, args.updates)
-    if status:
+    if status := call(words, environment):
         raise SystemExit(status)
 
 

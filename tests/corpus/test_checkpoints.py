@@ -10,14 +10,7 @@ import pytest
 import torch
 
 from specdec_plugins.corpus import checkpoints
-from specdec_plugins.corpus.checkpoints import (
-    average,
-    end_of,
-    last_checkpoints,
-    restored,
-    stop_flags,
-)
-from specdec_plugins.corpus.cli import UNFINISHED
+from specdec_plugins.corpus.checkpoints import average, last_checkpoints, restored
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from tests.programs import specdec
 from tests.refusals import refused
@@ -116,17 +109,6 @@ def checkpoint(updates: int, seconds: float = 0.0) -> dict[str, Any]:
     }
 
 
-def test_the_end_of_a_training_counts_what_its_earlier_runs_took(tmp_path: Path) -> None:
-    assert stop_flags(tmp_path, until=0, now=100.0) == []
-    save_checkpoint(checkpoint(50, seconds=7200), tmp_path / "checkpoint_last.pt")
-    flag, hours = stop_flags(tmp_path, until=100 + 360, now=100.0)
-    assert (flag, float(hours)) == ("--stop-time-hours", pytest.approx(2.1))
-    assert (end_of(tmp_path, updates=51), end_of(tmp_path, updates=50)) == (UNFINISHED, 0)
-    with pytest.raises(SystemExit) as stopped:
-        stop_flags(tmp_path, until=101, now=100.0)
-    assert stopped.value.code == UNFINISHED
-
-
 LAST = "checkpoint_last.pt"
 
 
@@ -180,5 +162,5 @@ def test_a_whole_last_checkpoint_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_nothing_begins_anew_over_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
     save_checkpoint(checkpoint(9), tmp_path / LAST)
     cut(tmp_path / LAST)
-    for call in (restored, lambda folder: stop_flags(folder, until=9, now=1.0)):
-        refused("checkpoint_last.pt: damaged.*no other.*give another --save-dir", call, tmp_path)
+    told = "checkpoint_last.pt: damaged.*no other.*give another --save-dir"
+    refused(told, restored, tmp_path)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -164,15 +163,6 @@ def test_a_cluster_that_is_not_there(
     refused(sentence, distil, verifier, tmp_path / "kd", "--ray", address)
 
 
-def test_time_that_is_up_is_told_and_costs_nothing(verifier: Verifier, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        distil(verifier, tmp_path / "kd", "--until", time.time() - 1)
-    assert stopped.value.code == 75
-    assert not (tmp_path / "kd").exists()
-    distil(verifier, tmp_path / "kd")
-    assert len(chunks(tmp_path / "kd")) == 5
-
-
 def test_hours_that_are_over_end_it_with_what_is_there(
     verifier: Verifier, distilled: Path, tmp_path: Path
 ) -> None:
@@ -262,10 +252,18 @@ def test_a_stop_loses_one_chunk_and_repeats_none(
     assert sentences(output, "de") == sentences(distilled, "de")
 
 
-def test_other_settings_are_refused(verifier: Verifier, tmp_path: Path) -> None:
+def test_other_settings_are_refused(
+    verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "kd"
-    with pytest.raises(SystemExit):
-        distil(verifier, output, "--until", 1)
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Teacher, "translate", stop)
+        with pytest.raises(Stopped):
+            distil(verifier, output)
     message = "started with a different beam; give another --output"
     refused(message, distil, verifier, output, "--beam", 1)
     distil(verifier, output)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.corpus.steps import Command, Paused, Runner, show, updates
+from specdec_plugins.corpus.steps import Command, Runner, show, updates
 from specdec_plugins.errors import UserError
 from tests.bundles import ROOT
 from tests.programs import talking_to
@@ -337,17 +337,6 @@ def test_progress_of_a_training() -> None:
     line = "INFO | train_inner | epoch 001: 40 / 196 loss=9.93, nll_loss=9.66, num_updates=40, lr=1"
     assert updates(700)(line) == "update 40 of 700, loss 9.93"
     assert updates(700)("INFO | fairseq.trainer | begin training epoch 1") is None
-
-
-def test_a_command_whose_time_is_up_goes_on_the_next_time(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    script = f"mkdir -p {kept}; test -e {kept}/half || {{ touch {kept}/half; exit 75; }}"
-    runner = Runner(tmp_path / "runs", {}, io.StringIO())
-    command = Command("train", ("bash", "-c", script), (str(kept),))
-    with pytest.raises(Paused):
-        runner.run([command])
-    assert runner.run([command]) == 1
-    assert runner.run([command]) == 0
 
 
 def wait(until: Callable[[], bool]) -> None:

@@ -16,7 +16,6 @@ from benchmarks import reproduce
 from specdec_plugins import cli
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
-from specdec_plugins.corpus.cli import UNFINISHED
 from specdec_plugins.corpus.steps import Command, Runner
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
@@ -152,7 +151,7 @@ def test_a_finished_recipe_stays_whatever_its_paths_and_machine_are_called(
     (tmp_path / "link").symlink_to(out)
     for spelling in (f"{out}/", os.path.relpath(out), tmp_path / "link", f"{out}/../out"):
         assert stubbed(*common, spelling) == []
-    machine = "--workers 4 --precision bf16 --cpu --ray local --minutes 9"
+    machine = "--workers 4 --precision bf16 --cpu --ray local"
     assert stubbed("--test", os.path.relpath(test), "--out", out, *machine.split()) == []
     before = (out / "recipe.json").read_text()
     told = r"another command \(--dropout 0.1 -> 0.3; --lr 0.0007 -> 0.1\)"
@@ -320,7 +319,6 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
         ("--out o", "give either --train and --valid, or --prepared"),
         ("--train a.tsv --out o", "needs a dev set"),
         ("--train a.tsv --valid b --out o --pair en", "two languages"),
-        ("--train a.tsv --valid b --out o --minutes 0", "more than 0"),
         ("--train a.tsv --valid b --out o --set width", "expected a number"),
         ("--train a.tsv --valid b --out o --set wide=3", "there is no 'wide'"),
         ("--train a.tsv --valid b --out o --set retrain_updates=9", "too few to save"),
@@ -344,27 +342,8 @@ def test_a_stopped_training_does_not_promise_what_it_may_not_have(
 
     monkeypatch.setattr(run, "call", stop)
     words = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "save"), "--cpu"]
-    assert run.VERIFIER.run([*words, "--until", "9999999999"]) == 130
+    assert run.VERIFIER.run(words) == 130
     assert "goes on from the last checkpoint, if one was saved" in capsys.readouterr().err
-
-
-def test_a_training_whose_time_is_up_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called: list[str] = []
-
-    def train(command: list[str], _: object) -> int:
-        called[:] = command
-        done = {"model": {}, "optimizer_history": [{"num_updates": 5}]}
-        save_checkpoint(done, tmp_path / "save" / "checkpoint_last.pt")
-        return 0
-
-    monkeypatch.setattr(run, "call", train)
-    words = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "save"), "--cpu", "--updates"]
-    with pytest.raises(SystemExit) as ended:
-        run.VERIFIER.run([*words, "6", "--until", "9999999999"])
-    assert ended.value.code == UNFINISHED
-    assert "--stop-time-hours" in called
 
 
 def test_heads_that_do_not_fit_are_refused_before_the_data_is_read() -> None:
