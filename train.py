@@ -13,8 +13,9 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -229,9 +230,15 @@ def _saving() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         told.append(number)
 
+    heeding = ExitStack()
+
+    @cache
+    def heed() -> None:
+        heeding.enter_context(handling(tell, (signal.SIGINT, *ENDING)))
+
     def train_an_epoch(*given: Any) -> Any:
-        with handling(tell, (signal.SIGINT, *ENDING)):  # before, there is nothing to save
-            return train(*given)
+        heed()  # from the first epoch on, also between epochs; before, there is nothing to save
+        return train(*given)
 
     def save_if_told(cfg: Any, trainer: Any, *given: Any) -> Any:
         is_told = bool(told)
@@ -249,7 +256,8 @@ def _saving() -> Iterator[list[int]]:
     os.register_at_fork(after_in_child=lambda: _obey_only_parent() if any(is_training) else None)
     loop.train, loop.validate_and_save = train_an_epoch, save_if_told
     try:
-        yield told
+        with heeding:
+            yield told
     finally:
         is_training.clear()
         loop.train, loop.validate_and_save = train, validate_and_save
