@@ -18,15 +18,17 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import to_host
-from specdec_plugins.decoding.constraints import FREE, constrain, has_own
+from specdec_plugins.decoding.constraints import FREE, Constraints, constrain, has_own
 from specdec_plugins.decoding.contract import Draft, Prefix, Verifier
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
-from specdec_plugins.decoding.hypotheses import Candidate, KernelSearch, Open, Search, reason_of
-from specdec_plugins.decoding.lane import Lane, TorchLane
+from specdec_plugins.decoding.hypotheses import Candidate, Open, Search, reason_of
+from specdec_plugins.decoding.lane import TorchLane
+from specdec_plugins.decoding.native import NativeSearches, native_searches
 from specdec_plugins.decoding.networks.cpu.ops import largest, log_total, on_device
 from specdec_plugins.decoding.requests import (
     DecodeParams,
     FinishReason,
+    Hypothesis,
     Request,
     RowEvent,
     RowResult,
@@ -49,15 +51,6 @@ class Branching(Verifier, Protocol):
         `seen` [B, n, W] int64, 64 places a number, the lowest bit first; its own is one of them.
         """
 
-    @property
-    def searches_at_once(self) -> bool:
-        """True if the kernels take whole steps of searches."""
-
-    def step_searches(
-        self, searches: Sequence[Any], rows: Sequence[int], banned: Collection[int]
-    ) -> None:
-        """Take a step of the kernels' searches of these rows, which never emit `banned`."""
-
 
 class BeamSession(Session):
     """A running batch of searches; each reports once, when it is over."""
@@ -69,29 +62,28 @@ class BeamSession(Session):
         config: EngineConfig,
         on_close: Callable[[Session], None] = lambda session: None,
     ) -> None:
+        banned = _only_banned(config.constraints)
+        self._reads_texts = banned is None  # the constraints do, or there is much to ban
+        self._skipped = banned or frozenset[int]()
         super().__init__(verifier, method, config, on_close)
-        self._searches: dict[str, Search | KernelSearch] = {}  # by request
-        self._num_places = 0  # of a row's cache that the kernels' searches use
-        constraints = config.constraints
-        words = constraints.bad_words
-        plain = replace(FREE, bad_words=words, num_opening=constraints.num_opening)
-        is_plain = constraints == plain and len(words) < 5 and all(len(w) == 1 for w in words)
-        self._reads_texts = not is_plain  # the constraints do, or there is much to ban
-        self._skipped = frozenset(word[0] for word in words) if is_plain else frozenset[int]()
+        self._searches: dict[str, Search] = {}  # by request, those that Python advances
 
-    def _open_lanes(self) -> list[Lane]:
-        return [TorchLane(self.verifier, self.method, self._config, self._timer)]
+    def _open_lanes(self) -> list[Any]:
+        opening, native = self._config.constraints.num_opening, None
+        if not self._reads_texts:
+            native = native_searches(self.verifier, self._skipped, opening)
+        torches = TorchLane(self.verifier, self.method, self._config, self._timer)
+        return [torches] if native is None else [native, torches]
 
-    def _admit(self, lane: Lane, requests: Sequence[Request], now: float) -> None:
-        super()._admit(lane, requests, now)
+    def _admit(self, lane: Any, requests: Sequence[Request], now: float) -> None:
+        if isinstance(lane, NativeSearches):
+            with self._timer.part("encode"):
+                lane.admit(requests, now)
+            return
+        lane.admit(requests, now)
         special, opening = self.verifier.special, self._config.constraints.num_opening
-        at_once = cast(Branching, self.verifier).searches_at_once and not self._reads_texts
         for request in requests:
-            if at_once and not request.required_ids and not has_own(request.params):
-                self._searches[request.id] = KernelSearch(request, special.start, opening)
-            else:
-                search = Search(request, special.start, special.eos, opening)
-                self._searches[request.id] = search
+            self._searches[request.id] = Search(request, special.start, special.eos, opening)
 
     def add(self, requests: Iterable[Request]) -> None:
         """As `Session.add`; refuses phrases that cannot be written, too."""
@@ -104,25 +96,23 @@ class BeamSession(Session):
             )
         super().add(requests)
 
-    def _round(self, lane: Lane, most: int) -> list[RowEvent]:
-        rows = [row for row in lane.rows if not row.finished]
+    def _round(self, lane: Any, most: int) -> list[RowEvent]:
+        if isinstance(lane, NativeSearches):
+            with self._timer.part("verify"):
+                over = lane.search(most)
+            return [self._end(*one) for one in over]
         found = {index: self._searches[row.id] for index, row in enumerate(lane.rows)
                  if not row.finished}  # fmt: skip
-        quick = {i: own.compiled for i, own in found.items() if isinstance(own, KernelSearch)}
-        slow = {index: own for index, own in found.items() if isinstance(own, Search)}
         with self._timer.part("verify"):
-            self._num_places = max((own.num_places for own in quick.values()), default=0)
-            if quick:
-                verifier = cast(Branching, self.verifier)
-                verifier.step_searches([*quick.values()], [*quick], self._skipped)
-            logits = self._score(slow, len(lane.rows)) if slow else None
+            logits = self._score(found, len(lane.rows))
         with self._timer.part("rest"):
-            if logits is not None:
-                best = self._best([*slow.values()], logits)
-                for search, candidates in zip(slow.values(), best, strict=True):
-                    search.advance(candidates)
-            both = zip(rows, found.values(), strict=True)
-            return [self._end(row, search) for row, search in both if search.is_over]
+            best = self._best([*found.values()], logits)
+            for search, candidates in zip(found.values(), best, strict=True):
+                search.advance(candidates)
+            ended = [(lane.rows[index], own) for index, own in found.items() if own.is_over]
+            for row, _ in ended:
+                del self._searches[row.id]
+            return [self._end(row, own.result(), own.steps) for row, own in ended]
 
     def _score(self, searches: Mapping[int, Search], num_rows: int) -> Tensor:
         """[M, V] logits after each open hypothesis of the searches of some rows, in their order."""
@@ -143,7 +133,6 @@ class BeamSession(Session):
     def _read(self, feeds: Sequence[Sequence[Open]], width: int) -> Tensor:
         """[B, width, V] logits after the tokens fed to each row, and junk after fewer of them."""
         most = max(feed.seen for own in feeds for feed in own).bit_length()
-        most = max(most, self._num_places)
         has_junk = any(len(own) < width for own in feeds)
         num_words = -(-(most + has_junk) // _BITS)
         # Junk has a place of its own, for which there is room if there is junk.
@@ -248,12 +237,11 @@ class BeamSession(Session):
         active = torch.ones(len(texts), dtype=torch.bool, device=device)
         return Prefix(tokens, on_device(lengths, device), active, width)
 
-    def _end(self, row: RowResult, search: Search | KernelSearch) -> RowEvent:
+    def _end(self, row: RowResult, hypotheses: list[Hypothesis], steps: int) -> RowEvent:
         """Report a finished search."""
-        del self._searches[row.id]
-        row.hypotheses, emitted = search.result(), list[int]()
-        if row.hypotheses:
-            best, num_forced = row.hypotheses[0], len(row.request.forced_ids)
+        row.hypotheses, emitted = hypotheses, list[int]()
+        if hypotheses:
+            best, num_forced = hypotheses[0], len(row.request.forced_ids)
             emitted = best.token_ids[num_forced:]
             row.token_ids = best.token_ids
             row.token_scores = best.token_scores[num_forced:]
@@ -262,11 +250,20 @@ class BeamSession(Session):
             row.finish_reason = reason_of(row.request, best, eos, forces_end)
         else:
             row.finish_reason, row.token_ids = FinishReason.ERROR, []
-        row.rounds = search.steps
+        row.rounds = steps
         event = RowEvent(row.id, [], 0, emitted, row, row.token_scores)
         self.stats.observe(event)
-        self.stats.rounds += search.steps - 1  # of which it has counted one
+        self.stats.rounds += steps - 1  # of which it has counted one
         return event
+
+
+def _only_banned(constraints: Constraints) -> frozenset[int] | None:
+    """Tokens that are never emitted, if the constraints are nothing else and ban a few."""
+    words = constraints.bad_words
+    plain = replace(FREE, bad_words=words, num_opening=constraints.num_opening)
+    if constraints != plain or len(words) > 4 or any(len(word) > 1 for word in words):
+        return None
+    return frozenset(word[0] for word in words)
 
 
 def _index(rows: Sequence[Any], like: Tensor) -> Tensor:
@@ -346,9 +343,9 @@ class Lanes:
         return [*self._plain.cancel(ids), *self._searching.cancel(ids)]
 
     def step(self, most: int = 1) -> list[RowEvent]:
-        """A round of each batch; of `plain` alone up to `most`, as of `Session.step`."""
-        most = 1 if len(self._searching) else most
-        events = [*self._plain.step(most), *self._searching.step()]
+        """A round of each batch; if only one runs, up to `most`, as of `Session.step`."""
+        most = 1 if len(self._searching) and len(self._plain) else most
+        events = [*self._plain.step(most), *self._searching.step(most)]
         theirs, own = self._searching.stats.seconds, self.stats.seconds
         own.update({name: own.get(name, 0.0) + seconds for name, seconds in theirs.items()})
         theirs.clear()

@@ -11,14 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.requests import (
-    FINISHING,
-    BeamParams,
-    FinishReason,
-    Hypothesis,
-    Request,
-)
+from specdec_plugins.decoding.requests import BeamParams, FinishReason, Hypothesis, Request
 from specdec_plugins.decoding.required import Phrases, Progress, allotted
 
 # A hypothesis, by its number, and a token that may follow it: the log-probability of all tokens,
@@ -196,41 +189,6 @@ class Search:
     def result(self) -> list[Hypothesis]:
         """The best hypotheses, best first; none if every continuation was banned."""
         return self._ended[: self.beam.num_best]
-
-
-class KernelSearch:
-    """A search of which the kernels take the steps; `Search` is its slow twin.
-
-    They know no phrases, and no constraints but tokens that are always banned.
-    """
-
-    def __init__(self, request: Request, start: int, num_opening: int = 1) -> None:
-        self.request = request
-        params, beam = request.params, request.params.beam or BeamParams(size=1)
-        self._num_best = beam.num_best
-        self.compiled = ops.native.Search(
-            forced=request.forced_ids,
-            start=start,
-            size=beam.size,
-            max_len=params.max_len,
-            min_len=params.min_len,
-            length_penalty=beam.length_penalty,
-            unknown_penalty=beam.unknown_penalty,
-            finishing=FINISHING.index(beam.finishing),
-            num_opening=num_opening,
-        )
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self.compiled.is_over)
-
-    @property
-    def steps(self) -> int:
-        return int(self.compiled.steps)
-
-    def result(self) -> list[Hypothesis]:
-        """As of `Search`."""
-        return [Hypothesis(*found) for found in self.compiled.results()[: self._num_best]]
 
 
 def reason_of(request: Request, hypothesis: Hypothesis, eos: int, forces_end: bool) -> FinishReason:

@@ -1,20 +1,20 @@
-"""The lane of the kernels: rows of plain requests live in C++, and a call is as many rounds as the
-caller can wait for."""
+"""The lanes of the kernels: rows of plain requests live in C++, and a call is as many rounds, or
+steps of searches, as the caller can wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from specdec_plugins.decoding.constraints import FREE, Constraints
+from specdec_plugins.decoding.constraints import FREE, Constraints, has_own
 from specdec_plugins.decoding.contract import SpecialTokens, Verifier
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.lane import EngineConfig, Method, RowReport
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.requests import Request, RowResult
+from specdec_plugins.decoding.requests import FINISHING, BeamParams, Hypothesis, Request, RowResult
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K, MixedRule
 from specdec_plugins.decoding.rules.top_beta import TopBeta
@@ -67,6 +67,66 @@ class NativeLane:
         self._timer.add(zip(_PARTS, self._compiled.seconds, strict=True))
         self._compiled.seconds = [0.0] * len(_PARTS)
         return [RowReport(*row) for row in told]
+
+
+class NativeSearches:
+    """Beam searches without phrases, for a verifier that the kernels have whole. See search.h, and
+    `hypotheses.Search`, the slow twin.
+    """
+
+    def __init__(self, compiled: Any, special: SpecialTokens, num_opening: int) -> None:
+        """num_opening: as of `hypotheses.Search`."""
+        self.rows: list[RowResult] = []
+        self._compiled = compiled
+        self._special = special
+        self._num_opening = num_opening
+
+    def takes(self, request: Request) -> bool:
+        is_plain = not request.required_ids and not has_own(request.params)
+        return is_plain and self._special.pad not in request.source_ids
+
+    def admit(self, requests: Sequence[Request], now: float) -> None:
+        asked = []
+        for request in requests:
+            p, beam = request.params, request.params.beam or BeamParams(size=1)
+            lengths = (self._special.start, beam.size, p.max_len, p.min_len)
+            ranking = (beam.length_penalty, beam.unknown_penalty, FINISHING.index(beam.finishing))
+            asked.append((list(request.forced_ids), *lengths, *ranking, self._num_opening))
+            self.rows.append(RowResult(request, list(request.forced_ids), joined_at=now))
+        sources = [list(request.source_ids) for request in requests]
+        self._compiled.admit(sources, asked, threads=torch.get_num_threads())
+
+    def select(self, keep: Sequence[int]) -> None:
+        self.rows = [self.rows[row] for row in keep]
+        self._compiled.select(list(keep))
+
+    def stop(self, row: int) -> None:
+        self._compiled.stop(row)
+
+    def search(self, most: int) -> list[tuple[RowResult, list[Hypothesis], int]]:
+        """Steps until a search is over, and at most so many: of those that are, the best
+        hypotheses, the best first, and their number of steps.
+        """
+        found = []
+        for index in self._compiled.run(most, threads=torch.get_num_threads()):
+            row, told = self.rows[index], self._compiled.results(index)
+            num_best = (row.request.params.beam or BeamParams(size=1)).num_best
+            best = [Hypothesis(*one) for one in told[:num_best]]
+            found.append((row, best, self._compiled.steps(index)))
+        return found
+
+
+def native_searches(
+    verifier: Verifier, banned: Collection[int], num_opening: int
+) -> NativeSearches | None:
+    """Searches that never emit `banned`; None where the verifier needs torch's operations."""
+    special = verifier.special
+    if type(verifier) is not TransformerVerifier or verifier.network.at_once is None:
+        return None
+    compiled = ops.native.Searches(
+        verifier=verifier.network.at_once, eos=special.eos, unk=special.unk, banned=[*banned]
+    )
+    return NativeSearches(compiled, special, num_opening)
 
 
 def native_lane(

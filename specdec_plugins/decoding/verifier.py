@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -99,21 +96,6 @@ class TransformerVerifier:
         assert self._memory is not None, "score before admit"
         told = (tokens, positions, places, seen)
         return self.network.decoder.score_at(*told, self._cache, self._memory)
-
-    @property
-    def searches_at_once(self) -> bool:
-        # With relative positions, what a token sees depends on where its hypothesis has it.
-        is_relative = self.network.config.decoder.positions == "relative"
-        return self.network.decoder.scores_at_once and not is_relative
-
-    @torch.inference_mode()
-    def step_searches(
-        self, searches: Sequence[Any], rows: Sequence[int], banned: Collection[int]
-    ) -> None:
-        """See `Branching`."""
-        assert self._memory is not None, "a search before admit"
-        held = (self.special, self._cache, self._memory)
-        self.network.decoder.step_searches(searches, rows, banned, *held)
 
     def _read(self, tokens: Tensor, memory: SourceMemory, width: int) -> Tensor:
         """Last states [B, n, D] of tokens [B, n] int64; resumes those that `run_ahead` began."""

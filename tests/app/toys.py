@@ -97,8 +97,6 @@ class ScriptedVerifier(Rows):
         right = self.expected(prefix, num_drafted + 1)[..., None]
         return Scores(logits.scatter(2, right, 0.0))
 
-    searches_at_once = False
-
     def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
         logits = torch.full((*tokens.shape, self.vocab_size), -9.0)
         for row, answer in enumerate(self.answers):

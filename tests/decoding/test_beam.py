@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from specdec_plugins.decoding import beam as sessions
 from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
@@ -283,7 +284,7 @@ def test_the_kernels_search_as_python_does(int8: bool, monkeypatch: pytest.Monke
         params = replace(job.params, beam=beam, min_len=i % 5)
         jobs.append(replace(job, params=params, required_ids=[[7]] if i % 9 == 8 else []))
     quick = search(verifier, jobs, 7, constraints)
-    monkeypatch.setattr(TransformerVerifier, "searches_at_once", False)
+    monkeypatch.setattr(sessions, "native_searches", lambda *given: None)
     for job, one, other in zip(jobs, quick, search(verifier, jobs, 7, constraints), strict=True):
         assert one.hypotheses == other.hypotheses, job.params.beam
         assert (one.rounds, one.finish_reason) == (other.rounds, other.finish_reason)

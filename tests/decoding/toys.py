@@ -148,8 +148,6 @@ class TableVerifier(Rows):
         # Bans strike the logits where they are, and states have none.
         return Scores(logits, logits.clone() if self.with_hidden else None)
 
-    searches_at_once = False
-
     def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
         """Checks that each token sees its own text and nothing else, position by position."""
         self.num_passes += 1

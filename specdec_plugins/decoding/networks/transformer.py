@@ -7,7 +7,6 @@ with fairseq's own modules is tested in double precision for every switch of the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -15,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.contract import Draft, Prefix, SpecialTokens
+from specdec_plugins.decoding.contract import Draft, Prefix
 from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.cpu import ops
@@ -226,48 +225,19 @@ class CachedDecoder(nn.Module):
         )
         return logits
 
-    def step_searches(
-        self,
-        searches: Sequence[Any],
-        rows: Sequence[int],
-        banned: Collection[int],
-        special: SpecialTokens,
-        cache: KVCache,
-        source: SourceMemory,
-    ) -> None:
-        """See `Branching`; only where `scores_at_once`."""
-        cache.make_room(max(search.num_places for search in searches))
-        self._searcher.step(
-            searches=searches,
-            rows=rows,
-            banned=[*banned],
-            eos=special.eos,
-            unk=special.unk,
-            storage=cache.storage.flatten(1, 2),
-            source=source.compiled,
-            threads=torch.get_num_threads(),
-        )
-
     def prepare(self) -> None:
         """See `TrainedNetwork.prepare`."""
         if self.scores_at_once:
-            _ = self._scorer, self._searcher
+            _ = self._scorer
 
     @cached_property
     def _scorer(self) -> Any:
         """The kernels' scorer, over these weights."""
-        return ops.native.Scorer(**self._compiled())
-
-    @cached_property
-    def _searcher(self) -> Any:
-        """The kernels' beam search, over these weights."""
-        return ops.native.Searcher(**self._compiled())
-
-    def _compiled(self) -> dict[str, Any]:
         layers, read = cast(NativeLayers, self.layers), self.embedding
         norm = self.norm.parts if isinstance(self.norm, NativeNorm) else None
         below = layers.after(read.tokens, read.scale, read.positions)
-        return {**below, "output": cast(NativeLinear, self.output).packed, "norm": norm}
+        packed = cast(NativeLinear, self.output).packed
+        return ops.native.Scorer(**below, output=packed, norm=norm)
 
     def forward(self, tokens: Tensor, window: CacheWindow, source: SourceMemory) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""

@@ -138,6 +138,48 @@ struct Rules {
   int64_t forced_last;  // the token at the greatest length; -1 = none
 };
 
+// States [M, D] of some sources, one after the other.
+inline Memory encode(const Reader& encoder, const std::vector<const std::vector<int64_t>*>& sources,
+                     int threads) {
+  Plan plan;
+  std::vector<int64_t> tokens, positions;
+  for (const std::vector<int64_t>* source : sources) {
+    plan.firsts.push_back(tokens.size());
+    for (size_t at = 0; at < source->size(); ++at) {
+      plan.places.push_back({plan.rows, int64_t(at), int(source->size()), nullptr});
+      tokens.push_back((*source)[at]);
+      positions.push_back(at);
+    }
+    ++plan.rows;
+  }
+  const Memory states = memory_of(tokens.size() * encoder.stack->dim());
+  encoder.read(plan, tokens, positions, states.get(), threads);
+  return states;
+}
+
+// For each layer the keys and values of states [M, D] of these sources.
+inline std::vector<SourceMemory> remember(const std::vector<Packed>& products, const float* states,
+                                          const std::vector<const std::vector<int64_t>*>& sources,
+                                          int threads) {
+  int64_t count = 0, width = 0;
+  for (const std::vector<int64_t>* source : sources) count += source->size();
+  for (const Packed& product : products) width = product->linear.out;
+  const Memory all = memory_of(products.size() * count * width);
+  float* out = all.get();
+  for (const Packed& product : products) {
+    product->multiply(matrix(states, count, product->linear.in), matrix(out, count, width),
+                      threads);
+    out += count * width;
+  }
+  const float* first = all.get();
+  std::vector<SourceMemory> found;
+  for (const std::vector<int64_t>* source : sources) {
+    found.push_back({all, first, count * width, int(source->size())});
+    first += source->size() * width;
+  }
+  return found;
+}
+
 class Lane {
  public:
   // drafter: null = every round is a plain step.
@@ -158,7 +200,7 @@ class Lane {
     }
     std::vector<Row*> rows;
     for (size_t i = before; i < rows_.size(); ++i) rows.push_back(&rows_[i]);
-    const Memory states = encode(verifier_->encoder, rows, threads);
+    const Memory states = encode(verifier_->encoder, sources_of(rows), threads);
     remember(verifier_->keys_values, states.get(), rows, &Row::source, threads);
     const float* first = states.get();
     for (Row* row : rows) {
@@ -222,42 +264,16 @@ class Lane {
     const Clock::time_point start = Clock::now();
   };
 
-  // States [M, D] of the sources of all these rows, one after the other.
-  static Memory encode(const Reader& encoder, const std::vector<Row*>& rows, int threads) {
-    Plan plan;
-    std::vector<int64_t> tokens, positions;
-    for (const Row* row : rows) {
-      plan.firsts.push_back(tokens.size());
-      for (int at = 0; at < row->width(); ++at) {
-        plan.places.push_back({plan.rows, at, row->width(), nullptr});
-        tokens.push_back(row->asked.source[at]);
-        positions.push_back(at);
-      }
-      ++plan.rows;
-    }
-    const Memory states = memory_of(tokens.size() * encoder.stack->dim());
-    encoder.read(plan, tokens, positions, states.get(), threads);
-    return states;
+  static std::vector<const std::vector<int64_t>*> sources_of(const std::vector<Row*>& rows) {
+    std::vector<const std::vector<int64_t>*> sources;
+    for (const Row* row : rows) sources.push_back(&row->asked.source);
+    return sources;
   }
 
-  // Keys and values of states [M, D] of all these rows, for each layer.
-  void remember(const std::vector<Packed>& products, const float* states,
-                const std::vector<Row*>& rows, SourceMemory Row::*kept, int threads) {
-    int64_t count = 0, width = 0;
-    for (const Row* row : rows) count += row->width();
-    for (const Packed& product : products) width = product->linear.out;
-    const Memory all = memory_of(products.size() * count * width);
-    float* out = all.get();
-    for (const Packed& product : products) {
-      product->multiply(matrix(states, count, product->linear.in), matrix(out, count, width),
-                        threads);
-      out += count * width;
-    }
-    const float* first = all.get();
-    for (Row* row : rows) {
-      row->*kept = {all, first, count * width, row->width()};
-      first += row->width() * width;
-    }
+  static void remember(const std::vector<Packed>& products, const float* states,
+                       const std::vector<Row*>& rows, SourceMemory Row::*kept, int threads) {
+    const auto found = specdec::remember(products, states, sources_of(rows), threads);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i]->*kept = found[i];
   }
 
   // Lets rows join the drafter, at their first draft.
@@ -273,7 +289,7 @@ class Lane {
       row->listed = list(row->asked.source);
     }
     const Memory states = rules_.shares_encoder ? gathered(rows, count)
-                                                : encode(drafter_->encoder, rows, threads);
+                                                : encode(drafter_->encoder, sources_of(rows), threads);
     remember(drafter_->keys_values, states.get(), rows, &Row::drafter_source, threads);
     if (!drafter_->network->queries) return;
     const Tables& tables = drafter_->encoder.tables;

@@ -218,6 +218,10 @@ struct type_caster<Asked>
     : parts_caster<Asked, std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t, int64_t,
                    int64_t, float, std::vector<int64_t>, bool, bool> {};
 template <>
+struct type_caster<SearchOptions>
+    : parts_caster<SearchOptions, std::vector<int64_t>, int64_t, int64_t, int64_t, int64_t, double,
+                   float, int, int64_t> {};
+template <>
 struct type_caster<Drafted> : parts_caster<Drafted, Tensor<int64_t, 2>, Tensor<float, 2>> {};
 
 }  // namespace pybind11::detail
@@ -313,30 +317,6 @@ PYBIND11_MODULE(_kernels, module) {
       .def("score_at", &Scorer::score_at, arg("tokens"), arg("positions"), arg("places"),
            arg("seen"), arg("distances"), arg("storage"), arg("source"), arg("logits"),
            arg("threads"), Unlocked());
-  py::class_<Search>(module, "Search")
-      .def(py::init([](std::vector<int64_t> forced, int64_t start, int64_t size, int64_t max_len,
-                       int64_t min_len, double length_penalty, float unknown_penalty,
-                       int finishing, int64_t num_opening) {
-             return std::make_unique<Search>(
-                 SearchOptions{std::move(forced), start, size, max_len, min_len, length_penalty,
-                               unknown_penalty, Finishing(finishing), num_opening});
-           }),
-           arg("forced"), arg("start"), arg("size"), arg("max_len"), arg("min_len"),
-           arg("length_penalty"), arg("unknown_penalty"), arg("finishing"), arg("num_opening"))
-      .def_readonly("is_over", &Search::is_over)
-      .def_readonly("steps", &Search::steps)
-      .def_property_readonly("num_places", &Search::num_places)
-      .def("results", [](const Search& own) {
-        std::vector<std::tuple<std::vector<int64_t>, double, std::vector<double>>> told;
-        for (const Emitted& one : own.results)
-          told.emplace_back(one.tokens, one.score, one.log_probs);
-        return told;
-      });
-  py::class_<Searcher>(module, "Searcher")
-      .def(py::init<Tables, std::shared_ptr<Stack>, Packed, std::optional<NormTensors>>(),
-           arg("tables"), arg("stack"), arg("output"), arg("norm"))
-      .def("step", &Searcher::step, arg("searches"), arg("rows"), arg("banned"), arg("eos"),
-           arg("unk"), arg("storage"), arg("source"), arg("threads"), Unlocked());
   py::class_<BlockDrafter, std::shared_ptr<BlockDrafter>>(module, "BlockDrafter")
       .def(py::init<Tables, std::shared_ptr<Stack>, int64_t, int64_t, std::optional<Floats<2>>,
                     std::shared_ptr<Head>>(),
@@ -364,6 +344,22 @@ PYBIND11_MODULE(_kernels, module) {
            }),
            arg("network"), arg("encoder"), arg("keys_values"), arg("lists"), arg("choices"),
            arg("longest"), arg("max_positions"));
+  py::class_<Searches>(module, "Searches")
+      .def(py::init<std::shared_ptr<Verifying>, int64_t, int64_t, std::vector<int64_t>>(),
+           arg("verifier"), arg("eos"), arg("unk"), arg("banned"))
+      .def("admit", &Searches::admit, arg("sources"), arg("asked"), arg("threads"), Unlocked())
+      .def("select", &Searches::select, arg("kept"))
+      .def("stop", &Searches::stop, arg("row"))
+      .def("run", &Searches::run, arg("most"), arg("threads"), Unlocked())
+      .def("steps", [](const Searches& own, int row) { return own.of(row).steps; }, arg("row"))
+      .def("results",
+           [](const Searches& own, int row) {
+             std::vector<std::tuple<std::vector<int64_t>, double, std::vector<double>>> told;
+             for (const Emitted& one : own.of(row).results)
+               told.emplace_back(one.tokens, one.score, one.log_probs);
+             return told;
+           },
+           arg("row"));
   py::class_<Lane>(module, "Lane")
       .def(py::init<std::shared_ptr<Verifying>, std::shared_ptr<Drafting>, Rules>(),
            arg("verifier"), arg("drafter"), arg("rules"))

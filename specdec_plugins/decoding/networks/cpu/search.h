@@ -1,23 +1,23 @@
-// Beam search: a step of all sentences in one call. hypotheses.py and beam.py have the same in Python,
-// which is slower, but knows more: constraints that read texts, phrases, every device.
+// Beam search: sentences that are searched together, from source tokens to hypotheses. hypotheses.py
+// and beam.py have the same in Python, which is slower, but knows more: constraints that read texts,
+// phrases, every device.
 
 #pragma once
 
 #include <cmath>
 
-#include "passes.h"
+#include "lane.h"
 
 namespace specdec {
 
-enum class Finishing { fairseq, first, likely, never };  // as in BeamParams
-
 // How a sentence is searched for.
 struct SearchOptions {
+  enum Finishing { fairseq, first, likely, never };  // as in BeamParams
   std::vector<int64_t> forced;  // tokens after the start token
   int64_t start, size, max_len, min_len;
   double length_penalty;
   float unknown_penalty;
-  Finishing finishing;
+  int finishing;
   int64_t num_opening;
 };
 
@@ -53,17 +53,17 @@ class Search {
       feeds.push_back({-1, tokens[i], i, 0.0, i, seen});
     }
     forced_log_probs.assign(own.forced.size(), 0.0);
-    if (own.finishing != Finishing::fairseq)
+    if (own.finishing != SearchOptions::fairseq)
       uncounted_ = std::max<int64_t>(0, length + 1 - own.num_opening);
   }
 
   bool counts_forced() const {
-    return steps == 0 && feeds.size() > 1 && own.finishing == Finishing::fairseq;
+    return steps == 0 && feeds.size() > 1 && own.finishing == SearchOptions::fairseq;
   }
-  bool must_end() const { return length + 1 >= own.max_len && own.finishing == Finishing::fairseq; }
+  bool must_end() const { return length + 1 >= own.max_len && own.finishing == SearchOptions::fairseq; }
   bool may_end() const { return must_end() || length >= own.min_len; }
   int64_t first_open() const { return first_open_; }
-  // Positions of the row's cache that the next step reads or writes.
+  // Places of the sentence's tokens that the next step reads or writes.
   int64_t num_places() const {
     int64_t most = 0;
     for (const Open& feed : feeds) most = std::max(most, 64 * int64_t(feed.seen.size()));
@@ -130,7 +130,7 @@ class Search {
   // Keeps `size` of those that have ended: for fairseq the first, else the best.
   void keep(std::vector<Emitted> ended) {
     const size_t size = size_t(own.size);
-    if (own.finishing == Finishing::fairseq)
+    if (own.finishing == SearchOptions::fairseq)
       ended.resize(std::min(ended.size(), size - results.size()));
     for (Emitted& one : ended) results.push_back(std::move(one));
     std::stable_sort(results.begin(), results.end(),
@@ -140,8 +140,8 @@ class Search {
 
   bool is_settled(double best) const {
     if (int64_t(results.size()) < own.size) return false;
-    if (own.finishing == Finishing::fairseq || own.finishing == Finishing::first) return true;
-    const bool looks_ahead = own.finishing == Finishing::never && own.length_penalty > 0;
+    if (own.finishing == SearchOptions::fairseq || own.finishing == SearchOptions::first) return true;
+    const bool looks_ahead = own.finishing == SearchOptions::never && own.length_penalty > 0;
     return best / norm(looks_ahead ? own.max_len : length) <= results.back().score;
   }
 
@@ -177,79 +177,113 @@ class Search {
   std::vector<Node> nodes_;
 };
 
-// Takes steps with a decoder.
-class Searcher {
+// Sentences that are searched together.
+class Searches {
  public:
-  // norm: of the last states, if they have one.
-  Searcher(Tables tables, std::shared_ptr<Stack> stack, std::shared_ptr<PackedWeights> output,
-           std::optional<NormTensors> norm)
-      : tables_(std::move(tables)),
-        stack_(std::move(stack)),
-        output_(std::move(output)),
-        norm_(std::move(norm)) {}
+  // banned: tokens that are never emitted.
+  Searches(std::shared_ptr<Verifying> verifier, int64_t eos, int64_t unk,
+           std::vector<int64_t> banned)
+      : verifier_(std::move(verifier)), eos_(eos), unk_(unk), banned_(std::move(banned)) {
+    check_token(eos, num_types());
+    check_token(unk, num_types());
+  }
 
-  // rows: of the searches, in the storage and the source. banned: tokens that are never emitted.
-  void step(const std::vector<Search*>& searches, const std::vector<int64_t>& rows,
-            const std::vector<int64_t>& banned, int64_t eos, int64_t unk, const Storage& storage,
-            const Source& source, int threads) const {
-    check(!searches.empty() && searches.size() == rows.size(), "a step needs searches and rows");
-    check(!source.layers.empty(), "there is no source");
-    Reading reading;
-    read(searches, rows, storage, source, reading, threads);
-    const int64_t width = output_->linear.out, num_rows = int64_t(reading.owners.size());
-    check_token(eos, width);
-    check_token(unk, width);
-    std::vector<double> totals(num_rows);
-    std::vector<std::vector<Candidate>> best(num_rows);
-    const Isa& isa = best_isa();
-    for_rows(num_rows, threads, [&](int64_t row) {
-      float* own = reading.logits + row * width;
-      const Search& search = *searches[reading.owners[row]];
-      totals[row] = double(isa.log_total_of(own, int(width)));
-      if (search.own.unknown_penalty != 0) own[unk] -= search.own.unknown_penalty;
-      if (search.must_end()) {
-        best[row] = {{own[eos], eos}};
-        return;
-      }
-      const int64_t count = std::min<int64_t>(width, 2 * search.own.size + banned.size() + 1);
-      best[row].resize(count);
-      isa.largest_of(own, int(width), int(count), best[row].data());
-    });
-    for (size_t i = 0; i < searches.size(); ++i) {
-      Search& search = *searches[i];
-      int64_t first = reading.starts[i];
-      if (search.counts_forced()) first = count_forced(search, reading.logits, totals, first);
-      conclude(search, first, totals, best, banned, eos);
+  // sources: without padding.
+  void admit(const std::vector<std::vector<int64_t>>& sources, std::vector<SearchOptions> asked,
+             int threads) {
+    check_same("searches", sources.size(), asked.size());
+    std::vector<const std::vector<int64_t>*> joining;
+    for (const std::vector<int64_t>& source : sources) joining.push_back(&source);
+    const Memory states = encode(verifier_->encoder, joining, threads);
+    const auto found = remember(verifier_->keys_values, states.get(), joining, threads);
+    for (size_t i = 0; i < asked.size(); ++i)
+      rows_.push_back({std::make_unique<Search>(std::move(asked[i])), found[i], {}});
+  }
+
+  // Keeps these searches, in this order.
+  void select(const std::vector<int>& kept) {
+    std::vector<Row> rows;
+    for (int row : kept) rows.push_back(std::move(rows_.at(row)));
+    rows_ = std::move(rows);
+  }
+
+  void stop(int row) { rows_.at(row).search->is_over = true; }
+
+  const Search& of(int row) const { return *rows_.at(row).search; }
+
+  // Steps until a search is over, at most so many; returns those that are.
+  std::vector<int> run(int most, int threads) {
+    std::vector<int> over;
+    for (bool goes_on = true; most > 0 && goes_on && over.empty(); --most) {
+      std::vector<Row*> going;
+      for (Row& row : rows_)
+        if (!row.search->is_over) going.push_back(&row);
+      goes_on = !going.empty();
+      if (goes_on) step(going, threads);
+      for (size_t i = 0; i < rows_.size(); ++i)
+        if (const Row& row = rows_[i]; row.search->is_over && !row.is_told) over.push_back(int(i));
     }
+    for (int row : over) rows_[row].is_told = true;
+    return over;
   }
 
  private:
+  struct Row {
+    std::unique_ptr<Search> search;
+    SourceMemory source;
+    OwnMemory own;
+    bool is_told = false;  // that it is over
+  };
   struct Reading {
     float* logits = nullptr;      // [rows, V], of the positions whose output is wanted
     std::vector<int> owners;      // [rows] the search of each
     std::vector<int64_t> starts;  // the first row of each search
   };
 
-  void read(const std::vector<Search*>& searches, const std::vector<int64_t>& rows,
-            const Storage& storage, const Source& source, Reading& reading, int threads) const {
-    const int64_t num_rows = source.layers[0].size(0), dim = tables_.tokens.size(1);
-    check(num_rows > 0 && storage.size(1) % num_rows == 0, "the storage is another's");
-    check(storage.size(0) >= stack_->size() && int64_t(source.layers.size()) >= stack_->size(),
-          "the storage or the source lacks layers");
-    const int64_t held = storage.size(2) * storage.size(3) * storage.size(4);
-    const int64_t capacity = storage.size(1) / num_rows;
+  int64_t num_types() const { return verifier_->output->linear.out; }
+
+  void step(const std::vector<Row*>& rows, int threads) {
+    const Reading reading = read(rows, threads);
+    const int64_t width = num_types(), num_rows = int64_t(reading.owners.size());
+    std::vector<double> totals(num_rows);
+    std::vector<std::vector<Candidate>> best(num_rows);
+    const Isa& isa = best_isa();
+    for_rows(num_rows, threads, [&](int64_t row) {
+      float* own = reading.logits + row * width;
+      const Search& search = *rows[reading.owners[row]]->search;
+      totals[row] = double(isa.log_total_of(own, int(width)));
+      if (search.own.unknown_penalty != 0) own[unk_] -= search.own.unknown_penalty;
+      if (search.must_end()) {
+        best[row] = {{own[eos_], eos_}};
+        return;
+      }
+      const int64_t count = std::min<int64_t>(width, 2 * search.own.size + banned_.size() + 1);
+      best[row].resize(count);
+      isa.largest_of(own, int(width), int(count), best[row].data());
+    });
+    for (size_t i = 0; i < rows.size(); ++i) {
+      Search& search = *rows[i]->search;
+      int64_t first = reading.starts[i];
+      if (search.counts_forced()) first = count_forced(search, reading.logits, totals, first);
+      conclude(search, first, totals, best);
+    }
+  }
+
+  // One pass over the ends of all open hypotheses, and at first over what is forced.
+  Reading read(const std::vector<Row*>& rows, int threads) {
+    const Stack& stack = *verifier_->decoder.stack;
+    Reading reading;
     Plan plan;
-    plan.rows = int(num_rows);
+    plan.rows = int(rows.size());
     std::vector<int64_t> tokens, positions;
     size_t num_seen = 0;
-    for (const Search* search : searches)
-      for (const Search::Open& feed : search->feeds) num_seen += 64 * feed.seen.size();
+    for (const Row* row : rows)
+      for (const Search::Open& feed : row->search->feeds) num_seen += 64 * feed.seen.size();
     std::vector<float> masks(num_seen);  // never resized: places point into it
     float* mask = masks.data();
-    for (size_t i = 0; i < searches.size(); ++i) {
-      const Search& search = *searches[i];
-      check(0 <= rows[i] && rows[i] < num_rows && !search.is_over, "a search has no such row");
-      check(search.num_places() <= capacity, "a search needs more places than there are");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Search& search = *rows[i]->search;
+      rows[i]->own.reserve(stack.size(), search.num_places(), 2 * stack.dim());
       reading.starts.push_back(int64_t(plan.asked.size()));
       for (size_t j = 0; j < search.feeds.size(); ++j) {
         const Search::Open& feed = search.feeds[j];
@@ -262,27 +296,23 @@ class Searcher {
         int width = 64 * int(feed.seen.size()) - __builtin_clzll(feed.seen.back());
         for (int t = 0; t < width; ++t)
           mask[t] = feed.seen[t / 64] >> t % 64 & 1 ? 0.0f : -INFINITY;
-        plan.places.push_back({int(rows[i]), feed.place, width, mask, nullptr});
+        plan.places.push_back({int(i), feed.place, width, mask, nullptr});
         mask += width;
       }
     }
-    for (int layer = 0; layer < stack_->size(); ++layer) {
-      append_states(source.layers[layer], source.mask, num_rows, int(held / 2), plan.sources);
-      for (int64_t row = 0; row < num_rows; ++row)
-        plan.caches.push_back(storage.data + layer * storage.row_stride + row * capacity * held);
-    }
-    const int64_t count = int64_t(tokens.size()), asked = int64_t(plan.asked.size());
-    thread_local Aligned<float> room;
-    room.grow(count * dim + asked * (dim + output_->linear.out));
-    float *x = room.data, *states = x + count * dim;
-    reading.logits = states + asked * dim;
-    embed({tokens.data(), {1, count}, 0, {}}, {positions.data(), {1, count}, 0, {}}, tables_,
-          {x, {1, count, dim}, 0, {}});
-    stack_->follow(plan, x, nullptr, {0, stack_->size()}, states, threads);
-    const Tensor<float, 2> last{states, {asked, dim}, 0, {}};
-    if (norm_) normalise(*norm_, {states, {asked, dim}, 0, {}}, last, threads);
-    output_->multiply({states, {asked, dim}, 0, {}},
-                      {reading.logits, {asked, output_->linear.out}, 0, {}}, threads);
+    for (int layer = 0; layer < stack.size(); ++layer)
+      for (Row* row : rows) {
+        plan.caches.push_back(row->own.layer(layer));
+        plan.sources.push_back(row->source.layer(layer));
+      }
+    const int64_t asked = int64_t(plan.asked.size()), dim = stack.dim();
+    states_.resize(std::max<size_t>(states_.size(), asked * dim));
+    logits_.resize(std::max<size_t>(logits_.size(), asked * num_types()));
+    verifier_->decoder.read(plan, tokens, positions, states_.data(), threads);
+    verifier_->output->multiply(matrix<const float>(states_.data(), asked, dim),
+                                matrix(logits_.data(), asked, num_types()), threads);
+    reading.logits = logits_.data();
+    return reading;
   }
 
   // Adds the forced tokens' share to the only open hypothesis; returns its row.
@@ -291,18 +321,16 @@ class Searcher {
     double total = 0;
     for (size_t i = 0; i < search.own.forced.size(); ++i, ++row) {
       const int64_t token = search.own.forced[i];
-      check_token(token, output_->linear.out);
-      search.forced_log_probs[i] =
-          double(logits[row * output_->linear.out + token]) - totals[row];
+      check_token(token, num_types());
+      search.forced_log_probs[i] = double(logits[row * num_types() + token]) - totals[row];
       total += search.forced_log_probs[i];
     }
     search.feeds.back().total = total;
     return row;
   }
 
-  static void conclude(Search& search, int64_t first, const std::vector<double>& totals,
-                       const std::vector<std::vector<Candidate>>& best,
-                       const std::vector<int64_t>& banned, int64_t eos) {
+  void conclude(Search& search, int64_t first, const std::vector<double>& totals,
+                const std::vector<std::vector<Candidate>>& best) const {
     const int64_t num_open = int64_t(search.feeds.size()) - search.first_open();
     std::vector<Search::Found> all, found;
     for (int64_t parent = 0; parent < num_open; ++parent) {
@@ -318,17 +346,18 @@ class Searcher {
     const bool may_end = search.may_end();
     for (const Search::Found& one : all) {
       if (int64_t(found.size()) == 2 * search.own.size || one.total == -INFINITY) break;
-      const bool is_banned = (one.token == eos && !may_end) ||
-                             std::find(banned.begin(), banned.end(), one.token) != banned.end();
+      const bool is_banned = (one.token == eos_ && !may_end) ||
+                             std::find(banned_.begin(), banned_.end(), one.token) != banned_.end();
       if (!is_banned) found.push_back(one);
     }
-    search.advance(found, eos);
+    search.advance(found, eos_);
   }
 
-  Tables tables_;
-  std::shared_ptr<Stack> stack_;
-  std::shared_ptr<PackedWeights> output_;
-  std::optional<NormTensors> norm_;
+  const std::shared_ptr<Verifying> verifier_;
+  const int64_t eos_, unk_;
+  const std::vector<int64_t> banned_;
+  std::vector<Row> rows_;
+  std::vector<float> states_, logits_;  // of the last pass
 };
 
 }  // namespace specdec
