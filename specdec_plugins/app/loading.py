@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ from specdec_plugins.formats.bundle import (
 )
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.hub import local_model
-from specdec_plugins.formats.models import load_network, read_model_of
+from specdec_plugins.formats.models import read_model_of
 from specdec_plugins.formats.pretrained.config import PretrainedConfig, is_pretrained, read_config
 from specdec_plugins.formats.pretrained.tokenizer import read_tokenizer
 from specdec_plugins.formats.pretrained.weights import read_model as read_pretrained
@@ -70,7 +70,6 @@ NO_MODEL = (  # follows the name of a folder
     "not a model; give a bundle, a transformers folder (config.json, weights and tokenizer), its "
     f"ORG/NAME on the hub, or one with fairseq's {VERIFIER} and its dict.<lang>.txt."
 )
-_Network = TypeVar("_Network", bound=TrainedNetwork)
 _SPECULATION = (*EXACT, "block_size", "schedule", "schedule_options")
 _DRAFTING = {*_SPECULATION, "drafter", "drafter_options", "drafter_checkpoint", "rule"}
 
@@ -329,7 +328,9 @@ def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipelin
 
 def _load_engine(settings: Settings, words: Words) -> tuple[Decoder, Limits]:
     dictionaries = words.dictionaries
-    target, shared, network, weights = dictionaries.target, None, None, None
+    target, shared, network = dictionaries.target, None, None
+    weights: Weights | None = None
+    drafting: Weights | None = None
     verifier: Verifier = Unverified(
         len(target), target.special, choose_device(settings.device), len(dictionaries.source)
     )
@@ -341,16 +342,18 @@ def _load_engine(settings: Settings, words: Words) -> tuple[Decoder, Limits]:
         limits = Limits(verifier.max_source_positions, verifier.max_target_positions - 1, 0)
     if settings.drafts:
         theirs = _drafter_dictionaries(settings, dictionaries)
-        cls, path = settings.needs.network, settings.drafter_checkpoint
-        network = _load_network(cls, path, settings, theirs) if cls and path else None
-        if network is not None and shared is not None and weights is not None:
-            weights.read()
-            network.adopt(shared)
-    # Last, as `adopt` must compare weights first. Shared layers keep the verifier's format.
+        network, drafting = _open_drafter(settings, theirs)
+        if network is not None and shared is not None:
+            network.adopt(shared, drafting, weights)
+    # Last, as `adopt` compares weights first. Shared layers keep the verifier's format.
+    in_8_bits = settings.drafting_dtype == "int8"
     if shared is not None:
-        with_fast_products(shared, settings.quantised, settings.kernels, weights)
-    if network is not None and network.int8:
-        with_fast_products(network, settings.drafting_dtype == "int8", settings.kernels)
+        beside = [network] if network is not None and in_8_bits == settings.quantised else []
+        with_fast_products(shared, settings.quantised, settings.kernels, weights, beside)
+    if network is not None and drafting is not None:
+        if network.int8:
+            with_fast_products(network, in_8_bits, settings.kernels, drafting)
+        drafting.read()
     drafter: Drafter | None = None
     if settings.drafts:
         context = _draft_context(settings, dictionaries, theirs, verifier, network)
@@ -396,18 +399,17 @@ def _tell(notice: str) -> None:
     log.warning(notice)
 
 
-def _load_network(
-    cls: type[_Network], path: str, settings: Settings, dictionaries: Dictionaries
-) -> _Network:
-    return load_network(
-        cls,
-        path,
-        dictionaries.source,
-        dictionaries.target,
-        exit_layer=settings.exit_layer,
-        dtype=DTYPES[settings.dtype],
-        device=choose_device(settings.device),
-    )
+def _open_drafter(
+    settings: Settings, dictionaries: Dictionaries
+) -> tuple[TrainedNetwork | None, Weights | None]:
+    """The drafter's network, if it has one; its weights, unread."""
+    cls, path = settings.needs.network, settings.drafter_checkpoint
+    if cls is None or path is None:
+        return None, None
+    model = read_model_of(cls, path, dictionaries.source, dictionaries.target)
+    if settings.exit_layer is not None:
+        model = model.until(settings.exit_layer)
+    return model.opened(DTYPES[settings.dtype], choose_device(settings.device))
 
 
 def _draft_context(

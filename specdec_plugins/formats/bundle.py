@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NewType, TypedDict, TypeVar, get_args, get_type_hints, is_typeddict
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_plugins.decoding.networks.trained import NETWORKS, Digests, Model, State
+from specdec_plugins.decoding.networks.reading import LazyState, Parts, parts_of
+from specdec_plugins.decoding.networks.trained import NETWORKS, Digests, Model
 from specdec_plugins.decoding.registry import misfit
 from specdec_plugins.errors import UserError, located, read_object, require
 from specdec_plugins.formats.checkpoints import not_finite
@@ -27,6 +27,7 @@ from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.output import is_file_name, new_folder
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION
 from specdec_plugins.formats.pretrained.tokenizer import FILES
+from specdec_plugins.formats.tensors import StoredTensors
 
 FORMAT = "specdec-bundle"
 # 1: a drafter shares no tensors with its verifier; 3: the tokenizer is a transformers model's
@@ -242,28 +243,21 @@ def _digests(folder: Path, settings: BundleSettings) -> Digests:
     return load_dictionaries(folder, settings.source_lang, settings.target_lang).digests
 
 
-def _read_tensors(path: Path, verifier: Path) -> State:
+def _read_tensors(path: Path, verifier: Path) -> LazyState:
     """All tensors of a file, including those that are stored in the verifier's file."""
+    stored = StoredTensors([path], finite=True)
+    state = stored.parts()
+    aliases, known = stored.metadata.get(ALIASES, "{}"), dict(state)
+    if path != verifier and OF_VERIFIER in aliases:
+        others = parts_of(_read_tensors(verifier, verifier))
+        known |= {OF_VERIFIER + name: part for name, part in others.items()}
     try:
-        with safe_open(path, framework="pt") as file:
-            aliases = (file.metadata() or {}).get(ALIASES, "{}")
-            state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if (name := not_finite(state)) is not None:  # which `write_bundle` never writes
-            raise ValueError(f"{name} holds values that are NaN or infinite")
-        stored = dict(state)
-        if path != verifier and OF_VERIFIER in aliases:
-            others = _read_tensors(verifier, verifier)
-            stored |= {OF_VERIFIER + name: tensor for name, tensor in others.items()}
-        return {**state, **_aliases(aliases, stored)}
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (SafetensorError, ValueError) as error:
-        raise UserError(f"{path}: damaged or not safetensors ({error}); copy it again.") from (
-            error
-        )
+        return LazyState({**state, **_aliases(aliases, known)})
+    except ValueError as error:
+        raise UserError(f"{path}: is damaged ({error}); copy it again.") from error
 
 
-def _aliases(text: str, stored: State) -> State:
+def _aliases(text: str, stored: Parts) -> Parts:
     """Stored tensors under their aliases. Raises ValueError if the text is damaged."""
     aliases = json.loads(text)
     if not isinstance(aliases, dict):

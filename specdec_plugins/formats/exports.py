@@ -25,6 +25,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.layers import sinusoids
+from specdec_plugins.decoding.networks.reading import all_read
 from specdec_plugins.decoding.networks.trained import Model, State
 from specdec_plugins.errors import imported, require
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
@@ -170,7 +171,7 @@ def _marian_settings(config: TransformerConfig) -> dict[str, Any]:
 def _weights(verifier: Model, config: TransformerConfig, num_positions: int) -> dict[str, Tensor]:
     """The weights under MarianMT's names, which are fairseq's with a prefix."""
     named: dict[str, Tensor] = {}
-    state = dict(verifier.state)
+    state = all_read(verifier.state)
     bias = state.pop("decoder.output_projection.bias", torch.zeros(config.decoder.vocab_size))
     for name, tensor in state.items():
         name = f"model.{name}" if "output_projection" not in name else "lm_head.weight"

@@ -20,7 +20,8 @@ from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.bundle import SETTINGS, is_bundle, read_bundle
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION, is_pretrained, read_config
 from specdec_plugins.formats.pretrained.tokenizer import FILES, read_tokenizer
-from specdec_plugins.formats.pretrained.weights import INDEX, PICKLED, SAFE, weights_among
+from specdec_plugins.formats.pretrained.weights import weights_among
+from specdec_plugins.formats.tensors import INDEX, PICKLED, SAFE
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w.-][\w./-]*))?")
 # What says which model it is, and which files hold its weights.

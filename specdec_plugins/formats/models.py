@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks import BlockConfig, StackConfig, TransformerConfig
+from specdec_plugins.decoding.networks.reading import all_read
 from specdec_plugins.decoding.networks.trained import (
     NETWORKS,
     Digests,
@@ -213,7 +214,7 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
     _check_expressible(model, model.config.encoder, model.config.decoder)
     settings = {**flags_of(model), "source_lang": source_lang}
     settings |= {"target_lang": target_lang, "data": None, DIGESTS: list(model.digests)}
-    state = _in_float32(dict(model.state))
+    state = _in_float32(all_read(model.state))
     for side, stack in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
         state[f"{side}.version"] = torch.tensor([_VERSION])
         if stack.positions == "sinusoidal":

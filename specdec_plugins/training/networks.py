@@ -19,7 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.networks import BlockConfig, BlockDrafter, StackConfig, Transformer
+from specdec_plugins.decoding.networks import (
+    BlockConfig,
+    BlockDrafter,
+    StackConfig,
+    Transformer,
+    TransformerConfig,
+)
 from specdec_plugins.decoding.networks.fairseq_names import stored_state
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.decoding.networks.trained import Model, State
@@ -46,29 +52,31 @@ def new_drafter(verifier: Model, block_size: int, seed: int) -> BlockDrafter:
     assert isinstance(network, Transformer)
     with torch.random.fork_rng(devices=[]):  # modules take no generator
         torch.default_generator.manual_seed(seed)
-        drafter = BlockDrafter(_config(network, block_size))
+        drafter = BlockDrafter(drafter_config(network.config, block_size))
         _initialise(drafter.decoder.layers)
         _copy(network, drafter)
     drafter.encoder.requires_grad_(False)  # with the table, if it is shared
-    if _has_output_table(network):
+    if _has_output_table(network.config):
         drafter.decoder.tokens.requires_grad_(False)
     return drafter
 
 
-def _has_output_table(verifier: Transformer) -> bool:
+def _has_output_table(config: TransformerConfig) -> bool:
     """True if the output projection's weights are not embeddings, of T5 1.1, MADLAD and others."""
-    config = verifier.config
     return bool(config.decoder.switches) and not config.tie_output
 
 
-def _config(verifier: Transformer, block_size: int) -> BlockConfig:
-    config, theirs = verifier.config, verifier.config.decoder
-    width = verifier.decoder.output.weight.shape[1]
+def drafter_config(config: TransformerConfig, block_size: int) -> BlockConfig:
+    """The shape of the drafter for a verifier of that configuration.
+
+    Raises UserError where there is no such drafter.
+    """
+    theirs, width = config.decoder, config.output_dim
     require(
         config.decoder.positions != "none",
         "the model has no positions, so a block drafter cannot read it; train one in fairseq",
     )
-    has_table = _has_output_table(verifier)
+    has_table = _has_output_table(config)
     is_tied = config.tie_output or has_table
     decoder = StackConfig(
         num_layers=NUM_LAYERS,
@@ -114,7 +122,7 @@ def _copy(verifier: Transformer, drafter: BlockDrafter) -> None:
         if (places := theirs.embedding.positions) is not None:
             mine.positions.weight.copy_(places.weight)
         if not drafter.config.share_embeddings:
-            table = theirs.output if _has_output_table(verifier) else theirs.embedding.tokens
+            table = theirs.output if _has_output_table(verifier.config) else theirs.embedding.tokens
             mine.tokens.weight.copy_(table.weight)
         if theirs.embedding.positions is None:  # as large as what they are added to
             mine.positions.weight.normal_(std=float(mine.tokens.weight.std()))

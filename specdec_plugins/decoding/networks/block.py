@@ -7,7 +7,7 @@ al., ACL 2021).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from specdec_plugins.decoding.networks.cpu.products import NativeHead, NativeLay
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.heads import Listed, SequentialHead, Shortlist
 from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable
+from specdec_plugins.decoding.networks.reading import Weights, parts_of, same_numbers
 from specdec_plugins.decoding.networks.trained import (
     NETWORKS,
     State,
@@ -382,16 +383,26 @@ class BlockDrafter(EncoderDecoder):
             max_positions=self.config.decoder.max_positions,
         )
 
-    def adopt(self, verifier: TrainedNetwork) -> None:
+    def adopt(
+        self, verifier: TrainedNetwork, own: Weights | None = None, theirs: Weights | None = None
+    ) -> None:
         """Share the verifier's encoder if it is equal, and its table of tokens."""
-        if not isinstance(verifier, Transformer) or not same_encoder(
-            self.encoder, verifier.encoder
-        ):
+        if not isinstance(verifier, Transformer):
             return
-        self.encoder = verifier.encoder
-        own, table = self.decoder, verifier.decoder.output.weight
-        if self.config.tie_output and torch.equal(own.output.weight, table):
-            own.tokens.weight = own.output.weight = table
+
+        def state(weights: Weights | None, module: nn.Module) -> Mapping[str, Tensor]:
+            return module.state_dict() if weights is None else weights.held(module)
+
+        states = state(own, self.encoder), state(theirs, verifier.encoder)
+        if not same_encoder(self.encoder, verifier.encoder, states):
+            return
+        self.encoder, decoder, output = verifier.encoder, self.decoder, verifier.decoder.output
+        mine = parts_of(state(own, decoder.output))["weight"]
+        table = parts_of(state(theirs, output))["weight"]
+        if self.config.tie_output and same_numbers(mine, table, output.weight.dtype):
+            if own is not None:
+                own.leave(decoder.tokens)
+            decoder.tokens.weight = decoder.output.weight = output.weight
         if self.config.share_embeddings:
             self.decoder.tokens = self.encoder.embedding.tokens
             if self.config.tie_output:

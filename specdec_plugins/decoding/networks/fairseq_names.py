@@ -102,7 +102,9 @@ class EncoderDecoder(TrainedNetwork):
         return cls.Config(**_shape(state, settings), **cls.switches(state, settings))
 
     @classmethod
-    def described(cls, architecture: dict[str, Any], state: State) -> TransformerConfig:
+    def described(
+        cls, architecture: dict[str, Any], state: Mapping[str, Tensor]
+    ) -> TransformerConfig:
         return cls.Config.from_dict(architecture)
 
     @classmethod

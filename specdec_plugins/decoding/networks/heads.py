@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from specdec_plugins.decoding.networks.trained import (
 from specdec_plugins.errors import require
 
 Choice = Callable[[int, Tensor, Tensor], Tensor]
-_TABULATED = 4096  # tokens at once, so that no second, float32 table is held beside the final one
+_TABULATED = 1024  # tokens at once, so that no second, float32 table is held beside the final one
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class MedusaHeads(TrainedNetwork):
         return cls.described({}, state)
 
     @classmethod
-    def described(cls, architecture: dict[str, Any], state: State) -> MedusaConfig:
+    def described(cls, architecture: dict[str, Any], state: Mapping[str, Tensor]) -> MedusaConfig:
         """The weights alone determine it; earlier bundles store nothing else."""
         require(
             "blocks.weight" in state,
@@ -176,9 +176,11 @@ class SequentialHead(nn.Module):
         table = self._table
         if table is None or table.device != embeddings.device:
             dtype = torch.bfloat16 if embeddings.dtype is torch.float32 else embeddings.dtype
-            starts = range(0, len(embeddings), _TABULATED)
-            parts = [self.norm(embeddings[i : i + _TABULATED]) for i in starts]
-            table = torch.cat([self.token(part).to(dtype) for part in parts])
+            shape = len(embeddings), self.state.out_features
+            table = torch.empty(shape, dtype=dtype, device=embeddings.device)
+            for i in range(0, len(embeddings), _TABULATED):
+                rows = slice(i, i + _TABULATED)
+                table[rows] = self.token(self.norm(embeddings[rows]))
             self._table = table
         return table
 

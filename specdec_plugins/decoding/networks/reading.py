@@ -6,9 +6,12 @@ is four times as large as the same weights in 8 bits.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ctypes import CDLL
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from specdec_plugins.errors import UserError
 
+Rows = Tensor | slice
+_PIECE = 1 << 20  # numbers of a matrix that are copied or compared at a time
+
 
 @dataclass(frozen=True)
 class Unread:
@@ -25,6 +31,14 @@ class Unread:
 
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
+    some: Callable[[Rows], Tensor] | None = None  # rows of a matrix; None = only all at once
+    origin: object = None  # the same for the same tensor in the same file; None = unknown
+
+    def picked(self, order: Sequence[int]) -> Unread:
+        """Rows in another order, each as often as it is there."""
+        index, some = torch.tensor(order), self.some
+        own = None if some is None else lambda rows: some(index[rows])
+        return Unread((len(order), *self.shape[1:]), lambda: self.read()[index], own)
 
 
 Part = Tensor | Unread
@@ -57,27 +71,95 @@ def parts_of(state: Mapping[str, Tensor]) -> Mapping[str, Part]:
     return state.parts if isinstance(state, LazyState) else state
 
 
+def all_read(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors of a state; a tied one is one tensor under each of its names."""
+    parts = parts_of(state)
+    once = {id(part): now(part) for part in parts.values()}
+    return {name: once[id(part)] for name, part in parts.items()}
+
+
+def _in_pieces(*parts: Part) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+    """Tensors of one shape, a few rows at a time where they can be read so.
+
+    A table may be so large that memory cannot hold it twice.
+    """
+    readers = [part.__getitem__ if isinstance(part, Tensor) else part.some for part in parts]
+    length, *width = parts[0].shape or (1,)
+    step = max(1, _PIECE // max(1, prod(width)))
+    if length <= step or None in readers:
+        yield slice(None), tuple(map(now, parts))
+        return
+    for begin in range(0, length, step):
+        rows = slice(begin, min(begin + step, length))
+        yield rows, tuple(reader(rows) for reader in readers if reader)
+
+
+def same_numbers(
+    first: Part, second: Part, dtype: torch.dtype | None = None, roundings: Sequence[Any] = ()
+) -> bool:
+    """True if both hold the same in that dtype (None: in the wider of theirs), a piece at a time.
+
+    roundings: dtypes; also true if one is the other rounded to one of these and back.
+    """
+    origins = [part.origin if isinstance(part, Unread) else None for part in (first, second)]
+    if first is second or (origins[0] is not None and origins[0] == origins[1]):
+        return True
+    if tuple(first.shape) != tuple(second.shape):
+        return False
+    ways = [(None, None), *((r, None) for r in roundings), *((None, r) for r in roundings)]
+    return any(
+        all(_equal(one, other, dtype, way) for _, (one, other) in _in_pieces(first, second))
+        for way in ways
+    )
+
+
+def _equal(first: Tensor, second: Tensor, dtype: torch.dtype | None, way: Sequence[Any]) -> bool:
+    wide = dtype or torch.promote_types(first.dtype, second.dtype)
+    one, other = (
+        tensor.to(wide).to(rounding or wide).to(wide)
+        for tensor, rounding in zip((first, second), way, strict=True)
+    )
+    return torch.equal(one, other)
+
+
 @dataclass(frozen=True)
 class Joined(Unread):
     """Matrices or vectors, one after the other."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = ()
 
     @classmethod
     def of(cls, parts: Sequence[Part]) -> Joined:
         shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-        return cls(shape, lambda: torch.cat([now(part) for part in parts]), tuple(parts))
+        origins = tuple(part.origin if isinstance(part, Unread) else None for part in parts)
+        return cls(
+            shape,
+            lambda: torch.cat([now(part) for part in parts]),
+            origin=None if None in origins else origins,
+            parts=tuple(parts),
+        )
 
 
 def _copy(part: Part, place: Tensor) -> None:
     """Copy a tensor to where it belongs, without a copy between."""
     if not isinstance(part, Joined):
-        place.copy_(now(part))
+        for rows, (own,) in _in_pieces(part):
+            (place[rows] if place.dim() else place).copy_(own)
         return
     begin = 0
     for inner in part.parts:
         _copy(inner, place[begin : begin + inner.shape[0]])
         begin += inner.shape[0]
+
+
+def give_back() -> None:
+    """Give freed memory to the system, where that has to be asked for (glibc).
+
+    Freed matrices else stay, in pieces that others do not fit into.
+    """
+    trim = getattr(CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 class uninitialised(TorchFunctionMode):  # noqa: N801  (a context manager)
@@ -119,6 +201,16 @@ class Weights:
         for inner in [*self._names] if module is None else [*module.modules()]:
             if inner not in omitted:
                 self._read_own(inner)
+        give_back()
+
+    def held(self, module: nn.Module) -> LazyState:
+        """All tensors of a module by its own names, read or not."""
+        prefix = f"{self._names[module]}."
+        return LazyState({name: self._parts[prefix + name] for name in module.state_dict()})
+
+    def leave(self, module: nn.Module) -> None:
+        """Read no more of a module's own: another network has it."""
+        self._left -= {f"{self._names[module]}.{name}" for name in module.state_dict()}
 
     def put_off(self, module: nn.Module) -> list[nn.Module]:
         """The linear layers in a module that are still to be read; till then without memory."""
@@ -133,6 +225,11 @@ class Weights:
                 self._memory[parameter.shape].append(parameter.detach())
             if isinstance(inner, nn.Linear):
                 inner.to("meta")
+
+    def forget(self) -> None:
+        """Let go of the memory that was kept for layers."""
+        self._memory.clear()
+        give_back()
 
     def _read_own(self, module: nn.Module) -> None:
         prefix = f"{self._names[module]}."

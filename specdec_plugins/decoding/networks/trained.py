@@ -17,7 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks.config import TransformerConfig
-from specdec_plugins.decoding.networks.reading import LazyState, Weights, parts_of, uninitialised
+from specdec_plugins.decoding.networks.reading import (
+    LazyState,
+    Weights,
+    all_read,
+    parts_of,
+    uninitialised,
+)
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.errors import located, require
 
@@ -66,7 +72,7 @@ class TrainedNetwork(nn.Module):
         """The configuration of a checkpoint. Raises UserError where it holds no such network."""
 
     @classmethod
-    def described(cls, architecture: dict[str, Any], state: State) -> Any:
+    def described(cls, architecture: dict[str, Any], state: Mapping[str, Tensor]) -> Any:
         """The configuration from a bundle, which stores it as `dataclasses.asdict` does.
 
         Raises TypeError or KeyError where it describes something else.
@@ -105,10 +111,13 @@ class TrainedNetwork(nn.Module):
         Called when weights, device and products are final.
         """
 
-    def adopt(self, verifier: TrainedNetwork) -> None:
+    def adopt(
+        self, verifier: TrainedNetwork, own: Weights | None = None, theirs: Weights | None = None
+    ) -> None:
         """Share the parts that equal the verifier's, so that memory holds them once.
 
-        Called when both have been read; shares nothing unless a subclass does.
+        own, theirs: the weights of both, if they are still to be read. Shares nothing unless a
+        subclass does.
         """
 
 
@@ -137,8 +146,9 @@ class Model:
     @property
     def num_weights(self) -> int:
         """Tied weights count once."""
-        tensors = [tensor for tensor in self.state.values() if tensor.is_floating_point()]
-        return sum({(one.data_ptr(), one.shape): one.numel() for one in tensors}.values())
+        tensors = all_read(self.state).values()
+        numbers = [tensor for tensor in tensors if tensor.is_floating_point()]
+        return sum({(one.data_ptr(), one.shape): one.numel() for one in numbers}.values())
 
     def describe(self) -> str:
         """Its size in words."""

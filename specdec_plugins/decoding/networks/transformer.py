@@ -7,6 +7,7 @@ with fairseq's own modules is tested in double precision for every switch of the
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -26,6 +27,7 @@ from specdec_plugins.decoding.networks.cpu.products import (
 )
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, new_norm
+from specdec_plugins.decoding.networks.reading import Part, now, parts_of, same_numbers
 from specdec_plugins.decoding.networks.trained import NETWORKS, VERIFIER, State, TrainingSettings
 
 
@@ -113,44 +115,53 @@ class Encoder(nn.Module):
         return positions[:, None] - positions[..., None]
 
 
-def same_encoder(first: Encoder, second: Encoder) -> bool:
+def same_encoder(
+    first: Encoder,
+    second: Encoder,
+    unread: tuple[Mapping[str, Tensor] | None, Mapping[str, Tensor] | None] = (None, None),
+) -> bool:
     """True if both give the same states for every source that both have positions for.
 
-    Weights that were once stored in half precision count as equal to those they were rounded from:
-    training in half precision rounds an encoder that it leaves alone.
+    unread: their weights, where they are still to be read. Weights that were once stored in half
+    precision count as equal to those they were rounded from: training in half precision rounds an
+    encoder that it leaves alone.
     """
     if first is second:
         return True
     if any(isinstance(m, FAST_PRODUCTS) for encoder in (first, second) for m in encoder.modules()):
         return False  # their weights cannot be compared any more
-    positions = [encoder.embedding.positions for encoder in (first, second)]
-    states = [encoder.state_dict() for encoder in (first, second)]
+    both = (first, second)
+    positions = [encoder.embedding.positions for encoder in both]
+    own = [one.state_dict() if s is None else s for one, s in zip(both, unread, strict=True)]
+    states = [dict(parts_of(state)) for state in own]
     if first.kind != second.kind or (positions[0] is None) != (positions[1] is None):
         return False
-    if positions[0] is not None and positions[1] is not None:
-        # A learned table may hold another's sinusoids.
-        tables = [t.weight[t.offset :].float().cpu() for t in positions if t is not None]
-        shared = min(map(len, tables))
-        # Sinusoids are not the same on all processors: up to 3e-4 apart at the last positions.
-        if not torch.allclose(tables[0][:shared], tables[1][:shared], rtol=0, atol=1e-3):
-            return False
-        for state in states:
-            state.pop("embedding.positions.weight", None)
+    stored = [state.pop("embedding.positions.weight", None) for state in states]
+    if not _same_positions(positions, stored):
+        return False
+    tables = [encoder.embedding.tokens.weight for encoder in both]
+    if (tables[0].dtype, tables[0].device) != (tables[1].dtype, tables[1].device):
+        return False
     return states[0].keys() == states[1].keys() and all(
-        _same(tensor, states[1][name]) for name, tensor in states[0].items()
+        same_numbers(part, states[1][name], tables[0].dtype, (torch.float16, torch.bfloat16))
+        for name, part in states[0].items()
     )
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    if (first.dtype, first.device, first.shape) != (second.dtype, second.device, second.shape):
-        return False
-    if torch.equal(first, second):
-        return True
-    pairs = ((first, second), (second, first))
-    return any(
-        torch.equal(x.to(dtype).to(x.dtype), y)
-        for dtype in (torch.float16, torch.bfloat16)
-        for x, y in pairs
+def _same_positions(tables: Sequence[PositionTable | None], stored: Sequence[Part | None]) -> bool:
+    """True if positions that both have are the same. A learned table may hold sinusoids.
+
+    stored: what is still to be read into the tables.
+    """
+    found = [
+        (table.weight if part is None else now(part))[table.offset :].float().cpu()
+        for table, part in zip(tables, stored, strict=True)
+        if table is not None
+    ]
+    shared = min(map(len, found), default=0)
+    # Sinusoids are not the same on all processors: up to 3e-4 apart at the last positions.
+    return all(
+        torch.allclose(found[0][:shared], table[:shared], rtol=0, atol=1e-3) for table in found
     )
 
 

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from zipfile import is_zipfile
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.networks import StackConfig
-from specdec_plugins.decoding.networks.reading import LazyState, Part, Parts, Unread, now
+from specdec_plugins.decoding.networks.reading import (
+    LazyState,
+    Part,
+    Parts,
+    Unread,
+    now,
+    same_numbers,
+)
 from specdec_plugins.decoding.networks.trained import VERIFIER, Model
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, ours
 from specdec_plugins.formats.output import is_file_name
 from specdec_plugins.formats.pretrained import t5
 from specdec_plugins.formats.pretrained.config import PretrainedConfig
+from specdec_plugins.formats.tensors import INDEX, PICKLED, SAFE, StoredTensors
 
-SAFE, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 _SHARED, _BIAS = "shared.weight", "final_logits_bias"
 _TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 _OUTPUT = "decoder.output_projection"
 _POSITIONS = tuple(f"{side}.embed_positions.weight" for side in ("encoder", "decoder"))
-_MAPPED = 32 << 20  # bytes of a file that may be mapped before it is closed
 _NEVER = -1e4  # logit of a token that the model does not have; float16 can hold it
 
 # Format marks of old files, and position tables that are computed anyway.
@@ -55,8 +57,8 @@ def read_model(
     bias[[index for index, theirs in enumerate(target_order) if id_of[theirs] != index]] = _NEVER
     shape = replace(
         config.network(len(source_order), len(target_order)),
-        share_embeddings=list(source_order) == list(target_order) and _same(source, target),
-        tie_output=_same(target, output),
+        share_embeddings=list(source_order) == list(target_order) and same_numbers(source, target),
+        tie_output=same_numbers(target, output),
         output_bias=bool(bias.any()),
     )
     state["decoder.embed_tokens.weight"] = _rows(target, target_order)
@@ -81,13 +83,7 @@ def read_model(
 def _rows(table: Part, order: Sequence[int]) -> Part:
     if list(order) == list(range(table.shape[0])):
         return table
-    return Unread((len(order), *table.shape[1:]), lambda: now(table)[torch.tensor(order)])
-
-
-def _same(first: Part, second: Part) -> bool:
-    if first is second:
-        return True
-    return tuple(first.shape) == tuple(second.shape) and torch.equal(now(first), now(second))
+    return table.picked(order) if isinstance(table, Unread) else table[torch.tensor(order)]
 
 
 def _own_names(stored: Parts, config: PretrainedConfig) -> Parts:
@@ -223,7 +219,7 @@ def weights_among(names: Collection[str], folder: Path) -> list[str]:
 def _read(folder: Path) -> tuple[Path, Parts]:
     """All tensors of a folder, most of them unread, and the file that holds or names them."""
     path, *shards = weight_files(folder)
-    return path, _Stored(shards or [path]).parts()
+    return path, StoredTensors(shards or [path]).parts()
 
 
 def _shards(index: Path) -> list[str]:
@@ -237,77 +233,3 @@ def _shards(index: Path) -> list[str]:
         f"{index}: names files outside its folder; download it again.",
     )
     return names
-
-
-class _Stored:
-    """The tensors of some files. One is open at a time, for a while: what it maps is in memory."""
-
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._files = files
-        self._opened: tuple[Path, Callable[[str], Tensor]] | None = None
-        self._num_read = 0  # bytes, since it was opened
-
-    def parts(self) -> Parts:
-        """Vectors, and larger tensors that are still to be read.
-
-        Raises UserError for a file that is damaged or holds something else.
-        """
-        found: Parts = {}
-        for file in self._files:
-            for name, shape in self._open(file).items():
-                read = partial(self._read, file, name)
-                found[name] = read().clone() if len(shape) < 2 else Unread(shape, read)
-        return found
-
-    def _open(self, file: Path) -> dict[str, tuple[int, ...]]:
-        """Open a file; returns the shapes of its tensors."""
-        self._opened, self._num_read = None, 0
-        is_safe = file.suffix == Path(SAFE).suffix
-        shapes, tensors = (_open_safetensors if is_safe else _open_pickled)(file)
-        self._opened = (file, tensors)
-        return shapes
-
-    def _read(self, file: Path, name: str) -> Tensor:
-        if self._opened is None or self._opened[0] != file or self._num_read > _MAPPED:
-            self._open(file)
-        assert self._opened is not None
-        tensor = self._opened[1](name)
-        self._num_read += tensor.nbytes
-        return tensor
-
-
-def _open_safetensors(path: Path) -> tuple[dict[str, tuple[int, ...]], Callable[[str], Tensor]]:
-    try:
-        file = safe_open(path, framework="pt")
-        return {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}, file.get_tensor  # noqa: SIM118
-    except OSError as error:
-        raise UserError(_unreadable(path, error)) from error
-    except SafetensorError as error:
-        raise UserError(f"{path}: is damaged ({error}); download it again.") from error
-
-
-def _open_pickled(path: Path) -> tuple[dict[str, tuple[int, ...]], Callable[[str], Tensor]]:
-    """Load in safe mode only: a file that asks to run code is refused."""
-    try:
-        # Files of before 2020 cannot be mapped.
-        state = torch.load(path, "cpu", weights_only=True, mmap=is_zipfile(path))
-    except OSError as error:
-        raise UserError(_unreadable(path, error)) from error
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path}: is damaged, or holds more than weights and could run code; download it "
-            f"again, or give {SAFE} instead."
-        ) from error
-    except Exception as error:  # a damaged file can make the unpickler fail in any way
-        raise UserError(f"{path}: is damaged ({type(error).__name__}); download it again.") from (
-            error
-        )
-    require(
-        isinstance(state, dict) and all(isinstance(t, Tensor) for t in state.values()),
-        f"{path}: holds something other than weights; give a model that transformers has saved.",
-    )
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}, state.__getitem__
-
-
-def _unreadable(path: Path, error: OSError) -> str:
-    return f"{path}: cannot be read ({error.strerror or error}); download it again."

@@ -167,7 +167,7 @@ def test_what_cannot_be_decoded_is_refused_by_name(
 def test_missing_and_damaged_files_are_told_of(folder: Path) -> None:
     weights = (folder / SAFE).read_bytes()
     (folder / SAFE).write_bytes(weights[:100])
-    refused("model.safetensors: is damaged .*; download it again", read, folder)
+    refused("model.safetensors: is damaged .*; download or copy it again", read, folder)
     (folder / SAFE).unlink()
     refused("holds no weights, neither model.safetensors nor pytorch_model.bin", read, folder)
     (folder / PICKLED).write_bytes(b"nothing")

@@ -20,7 +20,7 @@ from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.heads import Choice, Listed, SequentialHead
 from specdec_plugins.decoding.networks.layers import Layer, LayerStack, PositionTable
-from specdec_plugins.decoding.networks.reading import Weights
+from specdec_plugins.decoding.networks.reading import Weights, give_back
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.errors import require
 
@@ -334,19 +334,25 @@ FAST_PRODUCTS = (NativeLinear, NativeLayers, NativeNorm, NativeTable)
 
 
 def with_fast_products(
-    network: _Network, int8: bool = False, kernels: str = "native", weights: Weights | None = None
+    network: _Network,
+    int8: bool = False,
+    kernels: str = "native",
+    weights: Weights | None = None,
+    beside: Sequence[nn.Module] = (),
 ) -> _Network:
     """The network, its layers replaced in place by the fastest ones for its device, and prepared.
 
     `kernels`: "native" uses this project's own, for float32 on a CPU, if they were built; "torch"
     uses torch's alone. With `int8` all linear layers are quantised, for which there are only our
-    own. `weights`: those that are still to be read, layer by layer. Raises UserError where the
+    own. `weights`: those that are still to be read, layer by layer. `beside`: networks whose
+    products will be the same, and that have some of its tables, which are replaced there, too: if
+    not, they would hold the tables in float32 meanwhile. Raises UserError where the
     kernels cannot be used. The network cannot be moved, copied or saved any more.
     """
     if int8:
         _check_int8(next(network.parameters()), kernels)
     if kernels == "native":
-        _use_kernels(network, int8, weights)
+        _use_kernels(network, int8, weights, beside)
     elif weights is not None:
         weights.read()
     if isinstance(network, TrainedNetwork):
@@ -354,7 +360,9 @@ def with_fast_products(
     return network
 
 
-def _use_kernels(network: nn.Module, int8: bool, weights: Weights | None) -> None:
+def _use_kernels(
+    network: nn.Module, int8: bool, weights: Weights | None, beside: Sequence[nn.Module]
+) -> None:
     """Replace torch's layers by the kernels' own, where they suit."""
     if any(parameter.is_cpu for parameter in network.parameters()):
         ops.warn_if_missing()
@@ -365,21 +373,29 @@ def _use_kernels(network: nn.Module, int8: bool, weights: Weights | None) -> Non
     ]
     if weights is not None:  # first what is large for a moment: tables of tokens
         weights.read(but=[linear for _, _, stack in stacks for linear in weights.put_off(stack)])
-    _replace_outside(network, [stack for _, _, stack in stacks], int8)
+    _replace_outside(network, [stack for _, _, stack in stacks], int8, beside)
+    give_back()
     for parent, name, stack in stacks:
         setattr(parent, name, NativeLayers(stack, int8, weights=weights))
+    if weights is not None:
+        weights.forget()
     for parent, name, child in _children(network):
         if isinstance(child, SequentialHead) and isinstance(child.out, NativeLinear):
             setattr(parent, name, NativeHead(child))
 
 
-def _replace_outside(network: nn.Module, stacks: Sequence[LayerStack], int8: bool) -> None:
+def _replace_outside(
+    network: nn.Module, stacks: Sequence[LayerStack], int8: bool, beside: Sequence[nn.Module]
+) -> None:
     """Replace what is in no stack: large tables of tokens, output projections and norms."""
     inside = {id(module) for stack in stacks for module in stack.modules()}
     tables = dict[nn.Module, NativeTable]()  # a table may be that of both sides
-    for parent, name, child in _children(network):
-        if id(child) in inside:
-            continue
+    children = [child for child in _children(network) if id(child[2]) not in inside]
+    own = {id(getattr(child, "weight", None)) for _, _, child in children} - {id(None)}
+    for parent, name, child in (child for other in beside for child in _children(other)):
+        if id(getattr(child, "weight", None)) in own:
+            children.append((parent, name, child))
+    for parent, name, child in children:
         if int8 and isinstance(child, nn.Embedding) and _is_large(child):
             setattr(parent, name, tables.setdefault(child, NativeTable(child)))
         elif isinstance(child, nn.Linear) and suits(child.weight):
