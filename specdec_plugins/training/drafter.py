@@ -200,7 +200,8 @@ class Training:
         starts = draw_starts((targets != padding).sum(1), BLOCKS, chance)
         given = (starts, self.plan.block_size, mask, padding, self.plan.start_token)
         blocks = cut_blocks(targets, *given)
-        return sources.to(self.device), type(blocks)(*(part.to(self.device) for part in blocks))
+        there = (part.to(self.device, non_blocking=True) for part in blocks)
+        return sources.to(self.device, non_blocking=True), type(blocks)(*there)
 
     @cached_property
     def _batches(self) -> list[Any]:

@@ -30,6 +30,10 @@ class Blocks(NamedTuple):
     seen_mask: Tensor  # [B, P + N * K, P + N * K] bool, by query column, then key column
     answers: Tensor  # [B, N * K] int64; padding past the end of the target
     before: Tensor  # [B, N * K] int64: the true token before each
+    # Places among all B * N * K answers, of those that are no padding, and of those of first blocks
+    # alone. Their number depends on data, so they are made on the host, which then waits for none.
+    scored: Tensor  # [M] int64
+    scored_first: Tensor  # [M'] int64
 
 
 def draw_starts(lengths: Tensor, num_blocks: int, generator: torch.Generator) -> Tensor:
@@ -76,7 +80,9 @@ def cut_blocks(
     longer[:, 0] = start
     before, answers = longer.gather(1, inside), longer.gather(1, inside + 1)
     tokens = torch.cat([targets[:, : shared.shape[1]], torch.full_like(inside, mask)], 1)
-    return Blocks(tokens, positions, in_prefix | together, answers, before)
+    scored = (answers != padding).flatten().nonzero()[:, 0]
+    of_first = scored[scored % answers.shape[1] < block_size]
+    return Blocks(tokens, positions, in_prefix | together, answers, before, scored, of_first)
 
 
 class Objective(nn.Module):
@@ -99,18 +105,17 @@ class Objective(nn.Module):
         size, width = blocks.tokens.shape[1], blocks.answers.shape[1]
         last = slice(size - width, size)
         x = decoder.through(blocks.tokens, blocks.positions, mask, memory, last)
-        scored_mask = blocks.answers != decoder.pad
         if decoder.head is None:
-            return self._loss(x, blocks.answers, scored_mask)
+            return self._loss(x, blocks.answers, blocks.scored)
         corrected = decoder.head(x, decoder.tokens(blocks.before), memory)
         # The first block of each sentence is enough for its candidates.
-        first = slice(width // BLOCKS)
-        plain = self._loss(x[:, first], blocks.answers[:, first], scored_mask[:, first])
-        return self._loss(corrected, blocks.answers, scored_mask) + PLAIN * plain
+        plain = self._loss(x, blocks.answers, blocks.scored_first)
+        return self._loss(corrected, blocks.answers, blocks.scored) + PLAIN * plain
 
-    def _loss(self, states: Tensor, answers: Tensor, scored_mask: Tensor) -> Tensor:
+    def _loss(self, states: Tensor, answers: Tensor, scored: Tensor) -> Tensor:
         weight = self.network.decoder.output.weight
-        loss: Tensor = ProjectedLoss.apply(states[scored_mask], weight, answers[scored_mask])
+        chosen = states.flatten(0, 1)[scored], answers.flatten()[scored]
+        loss: Tensor = ProjectedLoss.apply(chosen[0], weight, chosen[1])
         return loss
 
 

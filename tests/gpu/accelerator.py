@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -28,9 +29,11 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.cuda.amp import common
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+ROOT = Path(__file__).parents[2]
 KIND = "cuda" if torch.version.cuda else "simulated"
 if KIND == "simulated":
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -40,6 +43,7 @@ HOST = torch.device("cpu")
 COPY, UPLOAD, SHAPE = "copy to the host", "copy from the host that waits", "shape that needs data"
 _ASKED = ("_local_scalar_dense", "item", "is_nonzero", "equal", "allclose")
 _VALUES = {f"aten::{name}" for name in _ASKED}
+_HALVES = {"aten::_softmax", "aten::_log_softmax"}
 _MOVES = {"aten::_to_copy", "aten::to", "aten::copy_"}
 
 
@@ -47,7 +51,7 @@ class Found(NamedTuple):
     """Something that makes the host wait for the device."""
 
     what: str
-    place: str  # file, line and function of this project's innermost call
+    place: str  # file, line and function of the innermost call outside torch
 
 
 FOUND: list[Found] = []  # so far
@@ -60,6 +64,12 @@ def accelerator() -> Iterator[None]:
     with ExitStack() as stack:
         for patched in (
             mock.patch.object(torch, "Generator", _Generator),
+            mock.patch.object(torch, "load", _load),
+            mock.patch.object(common, "amp_definitely_not_available", return_value=False),
+            mock.patch.object(torch.cuda, "current_device", return_value=0),
+            mock.patch.object(torch.cuda, "is_bf16_supported", return_value=True),
+            mock.patch.object(torch.cuda, "get_rng_state", return_value=None),
+            mock.patch.object(torch.cuda, "set_rng_state"),
             mock.patch.object(FakeTensor, "tolist", _tolist),
             mock.patch.object(torch.utils, "swap_tensors", _swap),
         ):
@@ -86,6 +96,15 @@ def _swap(first: Tensor, second: Tensor) -> None:
     _plain_swap(first, second)
 
 
+_plain_load = torch.load
+
+
+def _load(*arguments: Any, **options: Any) -> Any:
+    """Files are read to the host; under a mode of fake tensors torch would leave the numbers."""
+    with _disable_current_modes():
+        return _plain_load(*arguments, **options)
+
+
 def _tolist(tensor: FakeTensor) -> Any:
     if tensor.device.type == KIND:
         _note(COPY)
@@ -94,9 +113,10 @@ def _tolist(tensor: FakeTensor) -> Any:
 
 
 def _note(what: str) -> None:
-    own = [f for f in traceback.extract_stack() if "specdec_plugins" in f.filename]
-    places = [f"{f.filename.split('specdec_plugins/')[-1]}:{f.lineno} {f.name}" for f in own]
-    FOUND.append(Found(what, places[-1] if places else "outside the project"))
+    frames = reversed(traceback.extract_stack())
+    own = next(f for f in frames if "/torch/" not in f.filename and f.filename != __file__)
+    file = own.filename.split("site-packages/")[-1].removeprefix(f"{ROOT}/")
+    FOUND.append(Found(what, f"{file}:{own.lineno} {own.name}"))
 
 
 def _faked(tensor: Tensor) -> Tensor:
@@ -168,6 +188,8 @@ def _note_move(args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) ->
 def _computed(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     args, kwargs = _mapped(_host, (args, kwargs))
     with torch._C._DisableTorchDispatch():
+        if operation._schema.name in _HALVES and args[2]:  # the CPU does not do both at once
+            args = (args[0].float(), args[1], False)
         return operation(*args, **kwargs)
 
 
