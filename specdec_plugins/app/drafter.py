@@ -292,7 +292,7 @@ class Plan:
                 data=self.data, path=self.verifier / "verifier.safetensors", output=self.distilled,
                 beam=1, max_len_a=2.0, max_len_b=20, chunk_size=256,
                 hours=_TRANSLATING * args.hours, ray=args.ray, ray_workers=args.ray_workers,
-                cpu=args.device == "cpu",
+                cpu=args.device == "cpu", processes=1,
             ),
             EngineTeacher,
         )  # fmt: skip

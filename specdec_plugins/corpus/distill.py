@@ -9,6 +9,7 @@ them out. The run that finishes the last chunk binarises them to OUT.
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -23,7 +24,14 @@ from tqdm import tqdm
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import BY_TIMEOUT, logger, option
 from specdec_plugins.corpus.resume import first_difference, locked, read_json, sha256, write_json
-from specdec_plugins.corpus.teacher import DTYPES, DataBin, Teacher, has_ray, translate_on_cluster
+from specdec_plugins.corpus.teacher import (
+    DTYPES,
+    DataBin,
+    Teacher,
+    has_ray,
+    translate_in_processes,
+    translate_on_cluster,
+)
 from specdec_plugins.errors import not_installed, require
 from specdec_plugins.formats.output import check_output, written_whole
 
@@ -109,7 +117,7 @@ class Distillation:
         """Translate the missing chunks, as far as the hours go."""
         args = self.args
         if args.ray is not None and not has_ray():
-            logger.warning("%s; distilling in one process", not_installed("ray", "ray"))
+            logger.warning("%s; distilling on this machine", not_installed("ray", "ray"))
             args.ray = None
         # Loaded before anything is recorded, so that a bad checkpoint leaves nothing behind.
         is_begun = (self.parts / "settings.json").is_file()
@@ -123,12 +131,20 @@ class Distillation:
             if missing:
                 self._translate(missing, teacher)
 
+    @property
+    def _on_gpu(self) -> bool:
+        return torch.cuda.is_available() and not self.args.cpu
+
+    @property
+    def _num_processes(self) -> int:
+        return 1 if self._on_gpu else self.args.processes
+
     def _teacher(self) -> Teacher:
-        args = self.args
-        on_gpu = torch.cuda.is_available() and not args.cpu
-        is_half = args.dtype == "float16"
-        require(on_gpu or not is_half, "--fp16 needs a GPU; leave it out to distil on the CPU")
-        device = torch.device("cuda" if on_gpu else "cpu")
+        is_half = self.args.dtype == "float16"
+        require(
+            self._on_gpu or not is_half, "--fp16 needs a GPU; leave it out to distil on the CPU"
+        )
+        device = torch.device("cuda" if self._on_gpu else "cpu")
         return self._kind(self.data, self.checkpoint, self._search, device)
 
     @property
@@ -139,12 +155,14 @@ class Distillation:
         args = self.args
         spans, left = {chunk: self._span(chunk) for chunk in chunks}, self._seconds_left()
         with tqdm(total=sum(map(len, spans.values())), desc="distilling", unit=" sentences") as bar:
-            if args.ray is None:
-                found = (teacher or self._teacher()).chunks(args.max_tokens, spans, bar.update)
+            what = (self._kind, self.data, self.checkpoint, self._search)
+            task, told = (*what, args.max_tokens, args.cpu), (spans, bar.update)
+            if args.ray is not None:
+                found = translate_on_cluster(args.ray, args.ray_workers, task, *told)
+            elif self._num_processes > 1 and len(spans) > 1:
+                found = translate_in_processes(self._num_processes, task, *told)
             else:
-                task = (self._kind, self.data, self.checkpoint, self._search)
-                how = (*task, args.max_tokens, args.cpu)
-                found = translate_on_cluster(args.ray, args.ray_workers, how, spans, bar.update)
+                found = (teacher or self._teacher()).chunks(args.max_tokens, *told)
             with closing(found):
                 while left > 0 and (done := next(found, None)) is not None:
                     write_json(self.chunk_path(done[0]), done[1])
@@ -242,7 +260,9 @@ class DistillOptions:
         "translations are others, as good", choices=tuple(DTYPES))
     fp16: bool = option(False, "the same as --dtype float16")
     cpu: bool = option(False, "do not use a GPU")
-    chunk_size: int = option(2000, "sentences per chunk; a stop loses the current chunk", least=1)
+    processes: int = option(len(os.sched_getaffinity(0)), "processes that translate on a CPU, each "
+        "with a verifier and one thread; one uses all cores by threads, slower", least=1)
+    chunk_size: int = option(500, "sentences per chunk; a stop loses the current chunk", least=1)
     ray: str | None = option(None, "distribute the chunks on the Ray cluster at this address, or "
         "on 'local' processes; chunks of workers that die are repeated (default: no Ray)")
     ray_workers: int = option(2, "workers on the cluster, each with a verifier", least=1)

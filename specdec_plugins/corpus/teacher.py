@@ -1,4 +1,5 @@
-"""The verifier as a teacher: beam search over a binarised training set, here or on Ray.
+"""The verifier as a teacher: beam search over a binarised training set, in this process, in several
+of one thread each, which on a CPU is faster, or on Ray.
 
 On a Ray cluster, a free worker takes the next chunk. If a worker dies, its replacement translates
 its chunk. Finished chunks return to this process, which writes them as it does without Ray, so
@@ -13,8 +14,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +174,13 @@ class Teacher:
             yield chunk, {**content, "seconds": round(time.monotonic() - began, 3)}
 
 
-# What each worker of a cluster needs: the kind of teacher, data, checkpoint, search, source tokens
+# What each worker needs: the kind of teacher, data, checkpoint, search, source tokens
 # per batch, and whether to use the CPU only.
 Task = tuple[type[Teacher], DataBin, Path, Search, int, bool]
 
 
 class ChunkTranslator:
-    """A worker of the cluster: loads the verifier once, and translates chunks."""
+    """A worker: loads the verifier once, and translates chunks."""
 
     def __init__(
         self,
@@ -195,6 +198,44 @@ class ChunkTranslator:
     def translate(self, chunk: int, span: range) -> tuple[int, dict[str, Any]]:
         """The chunk and the content of its file."""
         return next(self._teacher.chunks(self._max_tokens, {chunk: span}, lambda number: None))
+
+
+def translate_in_processes(
+    count: int, task: Task, spans: Spans, on_done: Callable[[int], object]
+) -> Chunks:
+    """Yields the chunks in the order in which they finish, from processes of one thread each.
+
+    Raises UserError if one of them is killed.
+    """
+    from joblib import Parallel, delayed, parallel_config
+
+    kind, data, checkpoint, search, *how = task
+    key = (kind, data, checkpoint, (*search.items(),), *how)
+    with parallel_config(backend="loky", inner_max_num_threads=1):
+        parallel = Parallel(min(count, len(spans)), return_as="generator_unordered")
+    done = parallel(delayed(_translate)(key, *item) for item in spans.items())
+    try:
+        with closing(done):
+            for chunk, content in done:
+                on_done(len(spans[chunk]))
+                yield chunk, content
+    except BrokenProcessPool as error:
+        raise UserError(
+            "one of --processes was killed, perhaps because memory was short; run the command "
+            "again with fewer of them."
+        ) from error
+
+
+def _translate(key: tuple[Any, ...], chunk: int, span: range) -> tuple[int, dict[str, Any]]:
+    return _translator(*key).translate(chunk, span)
+
+
+@lru_cache(maxsize=1)
+def _translator(
+    kind: type[Teacher], data: DataBin, checkpoint: Path, search: tuple[Any, ...], *how: Any
+) -> ChunkTranslator:
+    """Made once in each process."""
+    return ChunkTranslator(kind, data, checkpoint, dict(search), *how)
 
 
 def translate_on_cluster(

@@ -83,5 +83,6 @@ def distil(verifier: Verifier, output: Path, *flags: object) -> None:
     from specdec_plugins.corpus import distill
 
     arguments = [verifier.data, "--path", verifier.checkpoint, "--output", output, "--cpu"]
-    arguments += ["--chunk-size", 5, "--max-len-b", 8, "--max-tokens", 40, "--beam", 2, *flags]
+    arguments += ["--chunk-size", 5, "--max-len-b", 8, "--max-tokens", 40, "--beam", 2]
+    arguments += [*([] if "--processes" in flags else ["--processes", 1]), *flags]
     distill.COMMAND(*arguments)

@@ -136,6 +136,20 @@ def test_a_killed_worker_loses_nothing(
             assert (tmp_path / "cluster" / path.name).read_bytes() == path.read_bytes()
 
 
+def killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_several_processes_do_what_one_does(
+    verifier: Verifier, distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distil(verifier, tmp_path / "kd", "--processes", 2)
+    assert chunks(tmp_path / "kd") == chunks(distilled)
+    monkeypatch.setattr(teacher, "_translate", killed)
+    message = "one of --processes was killed, .* with fewer of them"
+    refused(message, distil, verifier, tmp_path / "other", "--processes", 2)
+
+
 def test_without_ray_one_process_does_it(
     verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
