@@ -224,7 +224,6 @@ def _spread(chunk: int) -> float:
 
 def main(args: DistillOptions, teacher: type[Teacher] | None = None) -> None:
     """teacher: None = a beam search."""
-    args.dtype = "float16" if args.fp16 else args.dtype
     work = Distillation(args, teacher)
     if not work.is_done():
         work.translate()
@@ -257,8 +256,7 @@ class DistillOptions:
     max_len_b: int = option(200, "see --max-len-a", least=1)
     max_tokens: int = option(4096, "source tokens per batch", least=1)
     dtype: str = option("float32", "precision; int8 is for a CPU, and float16 for a GPU: some "
-        "translations are others, as good", choices=tuple(DTYPES))
-    fp16: bool = option(False, "the same as --dtype float16")
+        "translations are others, as good", choices=tuple(DTYPES), alias=("--fp16", "float16"))
     cpu: bool = option(False, "do not use a GPU")
     processes: int = option(len(os.sched_getaffinity(0)), "processes that translate on a CPU, each "
         "with a verifier and one thread; one uses all cores by threads, slower", least=1)

@@ -7,6 +7,7 @@ is ``specdec train recipe``.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -194,7 +195,7 @@ class Recipe:
             # Imported late: it imports fairseq, which takes seconds.
             from specdec_plugins.training.growing import times_wider
 
-            times_wider(Path(self.start), asdict(self.preset))
+            times_wider(ROOT / self.start, asdict(self.preset))
 
     @property
     def verifier(self) -> str:
@@ -409,8 +410,8 @@ def write_record(recipe: Recipe, command: Sequence[str], seconds: float) -> None
 
 
 def main(args: RecipeOptions) -> None:
-    require(Path.cwd() == ROOT, f"run it in {ROOT}, since its commands call the scripts there.")
     recipe = Recipe(args)
+    os.chdir(ROOT)  # from which its commands name files
     if args.list:
         sys.stdout.writelines(map(Command.told, recipe.commands()))
         return
@@ -433,7 +434,7 @@ class RecipeOptions(StepOptions):
     """Train a verifier and a block drafter: mix, prepare, train a teacher, distil, train the
     verifier and the drafter on its output, average, bundle, report.
 
-    The command resumes when it is run again. Run it in the root of the repository.
+    The command resumes when it is run again.
     """
 
     # fmt: off
