@@ -38,6 +38,7 @@ NAME = "train.py"
 # Flags of published commands, or of earlier versions, and what to do instead
 REFUSED = {
     "--min-lr": "fairseq calls this flag --stop-min-lr now; give that",
+    "--place-decay": "was removed, as it gained nothing; omit it",
     "--eval-block-decoding": "was removed; the log says what a verifier would accept, as "
     "expected_length",
 }

@@ -315,22 +315,16 @@ class Plan:
         )
         lines = self._held_out()
         words = read_words(make_settings({"data": str(self.verifier), "strategy": "AR"}))
-        plan = loop.Plan(
-            self.verifier / "verifier.safetensors",
-            self.distilled,
-            self.training,
-            start_token=words.dictionaries.target.start,
+        own = {
+            "verifier": self.verifier / "verifier.safetensors",
+            "data": self.distilled,
+            "folder": self.training,
+            "start_token": words.dictionaries.target.start,
             # Translating used part of the hours: at most half, as several workers share the work.
-            hours=args.hours - min(counts["seconds"] / 3600, args.hours / 2),
-            every=interval(args.every, args.hours) / 60,
-            patience=args.patience,
-            earlier=args.start,
-            block_size=args.block_size,
-            dropout=args.dropout,
-            precision=args.precision,
-            device=args.device,
-            logdir=args.tensorboard_logdir,
-        )
+            "hours": args.hours - min(counts["seconds"] / 3600, args.hours / 2),
+            "every": interval(args.every, args.hours) / 60,
+        }
+        plan = cli.build(loop.Plan, {**vars(args), **own})
         # No function of its own: one process for each GPU gets it by pickle.
         loop.train(plan, partial(measure, self.verifier, lines=lines, device=args.device))
         told = self.card(num_sentences, counts["seconds"] / 60, lines)

@@ -25,10 +25,6 @@ class GlatLossConfig(FairseqDataclass):
         default=0.0,
         metadata={"help": "share of the target probability spread over all types, from 0 to 1"},
     )
-    place_decay: float = field(
-        default=1.0,
-        metadata={"help": "weight of a position in the loss, relative to the one before it"},
-    )
 
 
 class BlockLoss(NamedTuple):
@@ -84,7 +80,6 @@ def block_loss(
     targets: Tensor,  # [N] int64
     label_smoothing: float,  # share of the probability spread over all V types, 0 .. 1
     reduce: bool = True,
-    weights: Tensor | None = None,  # [N], of each position in the mean; None = equal
 ) -> BlockLoss:
     """Label-smoothed cross-entropy of scored positions, averaged unless ``reduce`` is off.
 
@@ -97,8 +92,6 @@ def block_loss(
         return BlockLoss(loss, nll)
     if targets.numel() == 0:
         return BlockLoss(loss.sum(), nll.sum())
-    if weights is not None:
-        loss = loss * (weights / weights.mean())
     return BlockLoss(loss.mean(), nll.mean())
 
 
@@ -138,18 +131,13 @@ def count_kept(right: Tensor, places: Tensor, block_size: int) -> Kept:
 class GlatLoss(FairseqCriterion):
     """Mean loss over the scored positions; needs the task ``translation_lev_modified``."""
 
-    def __init__(self, task: Any, label_smoothing: float, place_decay: float) -> None:
+    def __init__(self, task: Any, label_smoothing: float) -> None:
         super().__init__(task)
         if not 0 <= label_smoothing < 1:
             raise UserError(
                 f"--label-smoothing is {label_smoothing}, expected at least 0 and less than 1"
             )
-        if not 0 < place_decay <= 1:
-            raise UserError(
-                f"--place-decay is {place_decay}, expected more than 0 and at most 1 (equal)"
-            )
         self.label_smoothing = label_smoothing
-        self.place_decay = place_decay
 
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
@@ -170,7 +158,7 @@ class GlatLoss(FairseqCriterion):
             blocks.scored_mask,
             glancing,
         )
-        losses = self._losses(out, reduce)
+        losses = block_loss(out.logits, out.targets, self.label_smoothing, reduce)
         logging_output = {
             "loss": losses.loss.detach() if reduce else losses.loss.detach().sum(),
             "nll_loss": losses.nll.detach() if reduce else losses.nll.detach().sum(),
@@ -182,10 +170,6 @@ class GlatLoss(FairseqCriterion):
         }
         logging_output |= _acceptance(out) if glancing is None else {"num_right": out.num_right}
         return losses.loss, 1, logging_output
-
-    def _losses(self, out: Any, reduce: bool) -> BlockLoss:
-        weights = None if self.place_decay == 1 else self.place_decay**out.places
-        return block_loss(out.logits, out.targets, self.label_smoothing, reduce, weights)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

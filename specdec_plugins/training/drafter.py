@@ -66,7 +66,7 @@ class Plan:
     updates: int | None = None  # in place of the hours
     every: float = 0.5  # hours between measurements
     patience: int = 4  # measurements without improvement, at which it ends
-    earlier: Path | None = None  # a drafter to start from
+    start: Path | None = None  # a drafter to start from
     block_size: int = 8
     dropout: float = 0.1
     precision: str | None = None  # of DTYPES; None = what the device is fast in
@@ -75,7 +75,7 @@ class Plan:
     rows: int = 64  # sentences an update and process
     lr: float = 2e-3  # at the peak
     warmup: int = 200  # updates
-    logdir: Path | None = None  # for TensorBoard
+    tensorboard_logdir: Path | None = None
 
 
 def multiplies_bfloat16() -> bool:
@@ -121,8 +121,8 @@ class Training:
         self.dtype = DTYPES[plan.precision or default]
         self.verifier = read_model(plan.verifier)
         drafter = new_drafter(self.verifier, plan.block_size, plan.seed)
-        if plan.earlier is not None:
-            go_on_from(plan.earlier, drafter)
+        if plan.start is not None:
+            go_on_from(plan.start, drafter)
         self.data = DataBin.find(plan.data, "train")
         self.pairs = Pairs(self.data, plan.seed, plan.rows)
         require(len(self.pairs.targets) > 0, f"{plan.data}: there is no sentence to train on")
@@ -138,7 +138,8 @@ class Training:
         self.update = self.epoch = self.taken = 0  # taken: batches of the epoch
         self.seconds = 0.0
         self.loss = torch.zeros((), device=self.device)  # of the last update
-        self._board = _board(plan.logdir) if plan.logdir and self.rank == 0 else None
+        board = plan.tensorboard_logdir if self.rank == 0 else None
+        self._board = _board(board) if board else None
         self._restore()
         objective = Objective(drafter, plan.dropout)
         wrapped = self.num_workers > 1

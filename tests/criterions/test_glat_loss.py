@@ -24,8 +24,8 @@ from tests.refusals import refused
 pytestmark = pytest.mark.fairseq
 
 
-def _criterion(label_smoothing: float = 0.1, place_decay: float = 1.0) -> Any:
-    return GlatLoss(SimpleNamespace(), label_smoothing, place_decay)
+def _criterion(label_smoothing: float = 0.1) -> Any:
+    return GlatLoss(SimpleNamespace(), label_smoothing)
 
 
 def _case() -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,21 +137,11 @@ def test_acceptance_is_counted_up_to_the_first_wrong_position() -> None:
     assert logged.get_smoothed_values()["accept_1"] == pytest.approx(2 / 3, abs=1e-3)
 
 
-def test_later_places_may_weigh_less() -> None:
-    logits = torch.randn(4, 7, dtype=torch.float64)
-    targets, places = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 1, 0, 1])
-    each = block_loss(logits, targets, 0.1, reduce=False).loss
-    weighted = block_loss(logits, targets, 0.1, weights=0.5**places).loss
-    expected = (each[0] + each[2] + 0.5 * each[1] + 0.5 * each[3]) / 3
-    torch.testing.assert_close(weighted, expected)
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"label_smoothing": -0.1}, "--label-smoothing"),
         ({"label_smoothing": 1.0}, "--label-smoothing"),
-        ({"place_decay": 0.0}, "--place-decay"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, float], said: str) -> None:

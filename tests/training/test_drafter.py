@@ -251,12 +251,12 @@ def test_it_learns_and_what_it_writes_decodes(plan: Plan, monkeypatch: pytest.Mo
 def test_it_goes_on_from_an_earlier_drafter(plan: Plan) -> None:
     Training(plan).run(measured)
     earlier = plan.folder / loop.BEST
-    further = Training(replace(plan, folder=plan.folder.with_name("further"), earlier=earlier))
+    further = Training(replace(plan, folder=plan.folder.with_name("further"), start=earlier))
     learnt = read_model(earlier).network(torch.float32, CPU).state_dict()
     for name, weight in further.learnt.items():
         assert torch.equal(weight, learnt[name]), name
     larger = ROOT / "data" / "models" / "en-de"
-    refused("--from .*drafter.safetensors: its decoder", Training, replace(plan, earlier=larger))
+    refused("--from .*drafter.safetensors: its decoder", Training, replace(plan, start=larger))
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_diverged_training_says_so_and_keeps_what_was_saved(
 
 
 def test_a_board_gets_the_figures_if_asked(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = replace(plan, updates=20, logdir=plan.folder / "board")
+    plan = replace(plan, updates=20, tensorboard_logdir=plan.folder / "board")
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     refused("tensorboard is not installed; pip install tensorboard", Training, plan)
     told = list[tuple[str, int]]()
