@@ -202,8 +202,7 @@ def _train(cfg: Any) -> None:
     import torch
     from fairseq_cli import train
 
-    from specdec_plugins.training.on_cpu import quick_bfloat16
-    from specdec_plugins.training.trainer import Trainer
+    from specdec_plugins.training.trainer import Trainer, quick_bfloat16
 
     train.Trainer = Trainer
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()

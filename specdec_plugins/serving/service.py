@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from specdec_plugins.app.planning import Translated
-from specdec_plugins.app.ranking import ranked
+from specdec_plugins.app.translator import ranked
 from specdec_plugins.decoding.requests import Request
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from specdec_plugins.app.codec import RunningText
 from specdec_plugins.app.planning import Part, Text, Translated
-from specdec_plugins.app.ranking import ranked
+from specdec_plugins.app.translator import ranked
 from specdec_plugins.app.types import Score
 from specdec_plugins.decoding.requests import RowEvent
 from specdec_plugins.serving import schemas

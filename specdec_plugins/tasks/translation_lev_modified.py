@@ -15,7 +15,7 @@ from omegaconf import II
 from torch import Tensor
 
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.models.glancing import Glance, context_share
+from specdec_plugins.models.block_drafter import Glance, context_share
 from specdec_plugins.tasks.block_mask import (
     MaskedBlocks,
     draw_prefix_lengths,

@@ -17,7 +17,7 @@ from specdec_plugins.criterions.glat_loss import (
     count_kept,
     smoothed_losses,
 )
-from specdec_plugins.models.glancing import Glance
+from specdec_plugins.models.block_drafter import Glance
 from tests.fairseq_models import block_sample, build_drafter
 from tests.refusals import refused
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from specdec_plugins.formats.checkpoints import load_checkpoint
-from specdec_plugins.models.glancing import Glance
+from specdec_plugins.models.block_drafter import Glance
 from tests.bundles import ROOT
 from tests.gpu.conftest import SIMULATED, Device
 from tests.programs import run

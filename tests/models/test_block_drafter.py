@@ -14,7 +14,7 @@ from torch.nn import functional
 from specdec_plugins.decoding.networks.cache import SourceMemory
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.models import read_model
-from specdec_plugins.models.glancing import Glance
+from specdec_plugins.models.block_drafter import Glance
 from specdec_plugins.tasks.block_mask import draw_prefix_lengths, mask_blocks
 from tests.fairseq_models import build_drafter, drafter_args
 from tests.refusals import refused

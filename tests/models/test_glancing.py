@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from specdec_plugins.models.glancing import Glance, context_share, glance
+from specdec_plugins.models.block_drafter import Glance, context_share, glance
+
+pytestmark = pytest.mark.fairseq
 
 MASK = 3
 

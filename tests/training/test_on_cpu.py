@@ -10,7 +10,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from torch import Tensor
 
-from specdec_plugins.training.on_cpu import quick_bfloat16
+from specdec_plugins.training.trainer import quick_bfloat16
 
 PAD = 1
 
