@@ -63,7 +63,7 @@ def test_a_loss_and_its_gradients_are_the_cpus(device: Device) -> None:
     from tests.fairseq_models import block_sample, build_drafter
 
     sample = block_sample()
-    criterion = GlatLoss(SimpleNamespace(), 0.1, place_decay=0.9)
+    criterion = GlatLoss(SimpleNamespace(), 0.1)
     # Nothing is tied: parameters that change their class part when they move.
     expected = build_drafter(share_all_embeddings=False).eval()
     glance = Glance(0.5, torch.Generator().manual_seed(0))

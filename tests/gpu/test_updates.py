@@ -44,7 +44,7 @@ def built(name: str) -> tuple[nn.Module, Callable[..., Any], dict[str, Any]]:
 
     from specdec_plugins.criterions.glat_loss import GlatLoss
     from specdec_plugins.criterions.verifier_losses import EarlyExitLoss, MedusaLoss
-    from specdec_plugins.models.glancing import Glance
+    from specdec_plugins.models.block_drafter import Glance
     from tests import fairseq_models as models
     from tests.criterions.test_verifier_losses import SAMPLE
 
