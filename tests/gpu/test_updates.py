@@ -51,7 +51,7 @@ def built(name: str) -> tuple[nn.Module, Callable[..., Any], dict[str, Any]]:
     task: Any = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1))
     if name == "block":
         given = {"glancing": Glance(0.5, torch.Generator().manual_seed(0))}
-        return models.build_drafter(), GlatLoss(task, 0.1, 0.9), {**models.block_sample(), **given}
+        return models.build_drafter(), GlatLoss(task, 0.1), {**models.block_sample(), **given}
     if name == "early exit":
         return models.build_early_exit(), EarlyExitLoss(task, False, 0.1, 0.2), SAMPLE
     if name == "heads":
