@@ -10,7 +10,8 @@ from pathlib import Path
 
 from specdec_plugins.errors import UnreadableError, UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.pretrained.tokenizer import PLAIN, Languages, PretrainedTokenizer
+from specdec_plugins.formats.pretrained.languages import Languages
+from specdec_plugins.formats.pretrained.tokenizer import PLAIN, PretrainedTokenizer
 from specdec_plugins.formats.text import PROTECTED, TextPipeline
 from specdec_plugins.text.sentences import Split, sentence_splitter, whole_lines
 from specdec_plugins.text.spans import stand_ins

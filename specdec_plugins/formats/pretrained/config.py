@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class PretrainedConfig:
     generate: Mapping[str, Any]  # those of HONOURED that the files have
     notices: tuple[str, ...]  # messages for the user, a sentence each
     search_notice: str = ""  # one more where the model decodes greedily
+    # What sources begin with, by source and target language.
+    prefixes: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def family(self) -> Family:
@@ -212,7 +214,8 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     _check_fields(path, fields, family)
     generate, notices, search = _generation(folder, given, family)
     notices = (*unknown, *notices)
-    config = PretrainedConfig(folder, model_type, fields, generate, notices, search)
+    tasks = t5.prefixes(given) if family.is_t5 else {}
+    config = PretrainedConfig(folder, model_type, fields, generate, notices, search, tasks)
     with located(path):
         config.network(config.vocab_size, config.decoder_vocab_size)
     return config

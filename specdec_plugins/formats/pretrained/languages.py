@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import langcodes
 from langcodes import Language, closest_match
 from langcodes.tag_parser import LanguageTagError
 
-from specdec_plugins.errors import require
+from specdec_plugins.errors import UserError, require
 
 # Used for folders without a list of their added tokens.
 _PUBLISHED = {
@@ -60,6 +61,54 @@ _PUBLISHED = {
 _MOST_APART = 5
 # Languages of NLLB that langcodes does not know as members of these.
 _MEMBERS = {"ff": "fuv", "ps": "pbt", "qu": "quy"}
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The languages that a model reads and writes, under its own names; empty if unknown."""
+
+    model: str  # what messages call it
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    source: str | None = None  # by default; None = the only one, or one must be chosen
+    target: str | None = None
+    may_lack: bool = False  # without languages, texts say themselves what is to be done
+
+    def choose(self, source: str | None, target: str | None) -> tuple[str | None, str | None]:
+        """The model's names of the languages; None where none is requested and none is the default.
+
+        Raises UserError for a language that the model does not have, listing those that it has.
+        """
+        return (
+            self._choose("source", source, self.sources, self.source),
+            self._choose("target", target, self.targets, self.target),
+        )
+
+    def _choose(
+        self, side: str, asked: str | None, known: Sequence[str], default: str | None
+    ) -> str | None:
+        if not known:
+            return asked
+        if asked is None and self.may_lack:
+            return None
+        if asked is None:
+            return known[0] if len(known) == 1 else find(default or "", known)
+        found = find(asked, known)
+        does = "read" if side == "source" else "write"
+        require(
+            found is not None,
+            f"{self.model} does not {does} {asked!r}; give a {side} language of: "
+            f"{', '.join(known)}{', or no language' if self.may_lack else ''}.",
+        )
+        return found
+
+    def unchosen(self, side: str) -> UserError:
+        """The error for a language that must be chosen."""
+        known = self.sources if side == "source" else self.targets
+        return UserError(
+            f"{self.model} has several {side} languages; choose one, with --{side}-lang or in the "
+            f"request: {', '.join(known)}."
+        )
 
 
 def published(name: str) -> list[str]:

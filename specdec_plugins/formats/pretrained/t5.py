@@ -29,8 +29,23 @@ _NORMS = {
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
 _BLOCK = re.compile(r"(encoder|decoder)\.block\.(\d+)\.layer\.(\d)\.(.+)\.weight")
+_TASK = re.compile("translation_([a-z]+)_to_([a-z]+)")
 # Old files have a table of positions in cross-attention, which nothing reads.
 _UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+
+def prefixes(config: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """What a text begins with that is to be translated, by its languages and those of the result.
+
+    Of T5's config.json; most of its relatives were trained without.
+    """
+    found = dict[tuple[str, str], str]()
+    tasks = config.get("task_specific_params")
+    for name, how in tasks.items() if isinstance(tasks, dict) else ():
+        task = _TASK.fullmatch(name)
+        if task and isinstance(how, dict) and isinstance(how.get("prefix"), str):
+            found[task[1], task[2]] = how["prefix"]
+    return found
 
 
 def activation_of(fields: Mapping[str, Any]) -> str:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from specdec_plugins.errors import UnreadableError, UserError, require
+from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.dictionaries import Dictionary, dictionary_of, order_of, ours
 from specdec_plugins.formats.pretrained.config import CONFIG, model_name
-from specdec_plugins.formats.pretrained.languages import find, published
+from specdec_plugins.formats.pretrained.languages import Languages, published
 from specdec_plugins.formats.pretrained.segmenters import (
     CODES,
     TEXT,
@@ -73,6 +73,9 @@ class Ids(Protocol):
     @property
     def forced_bos_token_id(self) -> int | None: ...
 
+    @property
+    def prefixes(self) -> Mapping[tuple[str, str], str]: ...
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -107,51 +110,6 @@ _SMALL = "small100"
 _GENERIC = ("", "PreTrained", "TokenizersBackend", "PythonBackend", "SentencePieceBackend")
 
 
-@dataclass(frozen=True)
-class Languages:
-    """The languages that a model reads and writes, under its own names; empty if unknown."""
-
-    model: str  # what messages call it
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
-    source: str | None = None  # by default; None = the only one, or one must be chosen
-    target: str | None = None
-
-    def choose(self, source: str | None, target: str | None) -> tuple[str | None, str | None]:
-        """The model's names of the languages; None where none is requested and none is the default.
-
-        Raises UserError for a language that the model does not have, listing those that it has.
-        """
-        return (
-            self._choose("source", source, self.sources, self.source),
-            self._choose("target", target, self.targets, self.target),
-        )
-
-    def _choose(
-        self, side: str, asked: str | None, known: Sequence[str], default: str | None
-    ) -> str | None:
-        if not known:
-            return asked
-        if asked is None:
-            return known[0] if len(known) == 1 else find(default or "", known)
-        found = find(asked, known)
-        does = "read" if side == "source" else "write"
-        require(
-            found is not None,
-            f"{self.model} does not {does} {asked!r}; give a {side} language of: "
-            f"{', '.join(known)}.",
-        )
-        return found
-
-    def unchosen(self, side: str) -> UserError:
-        """The error for a language that must be chosen."""
-        known = self.sources if side == "source" else self.targets
-        return UserError(
-            f"{self.model} has several {side} languages; choose one, with --{side}-lang or in the "
-            f"request: {', '.join(known)}."
-        )
-
-
 class PretrainedTokenizer:
     """The symbols of both sides in our order, and the conversion between lines and ids."""
 
@@ -172,6 +130,12 @@ class PretrainedTokenizer:
         self.target = dictionary_of(target.vocabulary, self.target_order, start)
         self._source_ids, self._target_ids = ours(self.source_order), ours(self.target_order)
         self._codes = self._language_tokens()
+        # What the sources of each pair of languages begin with
+        self._tasks = {
+            pair: [self._source_ids[i] for i in source.encode(prefix)]
+            for pair, prefix in config.prefixes.items()
+            if not self._codes
+        }
         self._openings = self._target_openings()
         self.languages, self._first = self._find_languages(config, settings)
         self._legacy = bool(settings.get("legacy_behaviour"))  # NLLB's language after eos
@@ -224,6 +188,11 @@ class PretrainedTokenizer:
         target = settings.get("target_lang") or settings.get("tgt_lang")
         sources: tuple[str, ...]
         targets: tuple[str, ...]
+        if self._tasks:
+            sources, targets = (
+                tuple(dict.fromkeys(side)) for side in zip(*self._tasks, strict=True)
+            )
+            return Languages(self._name, sources, targets, may_lack=True), first
         if self.kind.target_opens_source or not codes:
             sources, targets = (source,) if source else (), codes or ((target,) if target else ())
         elif start in by_id:  # mBART as first fine-tuned: its start token is the language
@@ -263,7 +232,8 @@ class PretrainedTokenizer:
         token of a target language.
         """
         before, behind = self.frame(source, target)
-        if any(list(ids[: len(own)]) == own for own in self._openings.values()):
+        openings = (*self._openings.values(), *self._tasks.values())
+        if any(list(ids[: len(own)]) == own for own in openings):
             before = []
         elif self.kind.target_opens_source and self._codes and target is None:
             raise self.languages.unchosen("target")
@@ -272,7 +242,7 @@ class PretrainedTokenizer:
     def frame(self, source: str | None, target: str | None) -> Frame:
         """The ids before a source and after it."""
         if not self._codes:
-            return self._frame
+            return self._task(source, target), self._frame[1]
         end = [self.source.eos]
         if self.kind.target_opens_source:
             return ([] if target is None else self._openings[target]), end
@@ -281,6 +251,20 @@ class PretrainedTokenizer:
         language = [self._codes[source]]
         is_before = self.kind.opens_source and not self._legacy
         return (language, end) if is_before else ([], end + language)
+
+    def _task(self, source: str | None, target: str | None) -> list[int]:
+        """What a source begins with. Raises UserError if one language leaves a choice."""
+        if not self._tasks or (source is None and target is None):
+            return self._frame[0]
+        pairs = [(s, t) for s, t in self._tasks if (source or s, target or t) == (s, t)]
+        if len(pairs) > 1:
+            raise self.languages.unchosen("source" if source is None else "target")
+        known = ", ".join(f"{s} to {t}" for s, t in self._tasks)
+        require(
+            bool(pairs),
+            f"{self._name} does not translate from {source} to {target}; choose one of: {known}.",
+        )
+        return self._tasks[pairs[0]]
 
     def _encoded(
         self, side: Segmenter, known: Mapping[int, int], dictionary: Dictionary, line: str

@@ -150,6 +150,12 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
         None,
     ),
 }
+_DEEPER = {  # as 24 layers are to 12, in M2M-100 1.2B and NLLB-200 1.3B, too
+    **{f"{side}_layers": 3 for side in ("encoder", "decoder")},
+    **{f"{side}_attention_heads": 4 for side in ("encoder", "decoder")},
+    **{f"{side}_ffn_dim": 40 for side in ("encoder", "decoder")},
+    "num_hidden_layers": 3,
+}
 # What else the architectures can be told, each beside the model that it is a variant of.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "two vocabularies": (
@@ -169,6 +175,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "opus-mt-en-de",
         {"d_model": 15, **{f"{s}_attention_heads": 3 for s in ("encoder", "decoder")}},
     ),
+    "small100": (
+        "m2m100_418M",
+        {
+            **{"encoder_layers": 3, "decoder_layers": 1, "num_hidden_layers": 3},
+            **{"attention_dropout": 0.1, "tokenizer_class": "SMALL100Tokenizer"},
+        },
+    ),
+    "nllb-200-3.3B": (
+        "nllb-200-distilled-600M",
+        {**_DEEPER, "d_model": 32, "encoder_layerdrop": 0, "decoder_layerdrop": 0},
+    ),
     "untied m2m": ("m2m100_418M", {"tie_word_embeddings": False, "scale_embedding": False}),
     "tanh gelu": ("bart-large-cnn", {"activation_function": "gelu_new", "scale_embedding": True}),
     "untied mbart": (
@@ -180,7 +197,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]},
     ),
 }
-LANGUAGES = {"nllb-200-distilled-600M": 50, "m2m100_418M": 51, "mbart-large-50": 52}
+CASES = {name: (name, dict[str, Any]()) for name in CONFIGS} | VARIANTS
+LARGER = ("small100", "nllb-200-3.3B")  # variants that many people have
+_LANGUAGES = {"nllb-200-distilled-600M": 50, "m2m100_418M": 51, "mbart-large-50": 52}
+
+
+def language_of(case: str) -> int | None:
+    """The id that targets begin with; SMaLL-100's is in the source."""
+    return None if case == "small100" else _LANGUAGES.get(CASES[case][0])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,15 @@ from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.networks import with_fast_products
 from specdec_plugins.decoding.requests import BeamParams, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from tests.formats.pretrained.random_models import CONFIGS, LANGUAGES, Pair, load, save
+from tests.formats.pretrained.random_models import (
+    CASES,
+    CONFIGS,
+    LARGER,
+    Pair,
+    language_of,
+    load,
+    save,
+)
 
 # What a search is asked for beside the model's own settings; each with its size.
 ASKED: list[tuple[int, dict[str, Any]]] = [
@@ -28,7 +36,7 @@ ASKED: list[tuple[int, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(scope="module", params=(*CONFIGS, *LARGER))
 def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return request.param, tmp_path_factory.mktemp("folder")
 
@@ -45,10 +53,11 @@ def searches(pair: Pair, jobs: list[Request], size: int, num_best: int) -> list[
 
 def test_texts_are_those_of_generate(folder: tuple[str, Path]) -> None:
     """All hypotheses, of a ragged batch that sentences join as others leave."""
-    (name, path), lengths = folder, set()
+    (case, path), lengths = folder, set()
+    name, changes = CASES[case]
     for seed, (size, asked) in enumerate(ASKED):
-        save(path, name, seed, asked=asked, ends=3)
-        pair = load(path, LANGUAGES.get(name))
+        save(path, name, seed, asked=asked, ends=3, **changes)
+        pair = load(path, language_of(case))
         source = pair.sources()
         found = searches(pair, pair.requests(source, block_size=0), size, num_best=size)
         wanted = pair.generate(source, num_beams=size, num_return_sequences=size)

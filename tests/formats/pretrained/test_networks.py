@@ -31,16 +31,15 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.decoding.networks.toys import full_logits, randomise
 from tests.formats.pretrained.random_models import (
+    CASES,
     CONFIGS,
-    LANGUAGES,
-    VARIANTS,
     VOCAB,
     Pair,
+    language_of,
     load,
     save,
 )
 
-CASES = {name: (name, dict[str, Any]()) for name in CONFIGS} | VARIANTS
 Folders = Callable[[str, int], Pair]
 
 # What generation asks for beside the model's own settings, by the seed of the weights.
@@ -67,7 +66,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Folders:
             name, changes = CASES[case]
             folder: Path = tmp_path_factory.mktemp("folder")
             save(folder, name, seed, asked=ASKED[seed], **changes)
-            made[case, seed] = load(folder, LANGUAGES.get(name))
+            made[case, seed] = load(folder, language_of(case))
         return made[case, seed]
 
     return pair

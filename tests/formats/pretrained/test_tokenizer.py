@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specdec_plugins.app.codec import PretrainedCodec
+from specdec_plugins.formats.pretrained.config import read_config
 from specdec_plugins.formats.pretrained.languages import published
 from specdec_plugins.formats.pretrained.tokenizer import PretrainedTokenizer, read_tokenizer
 from tests.formats.pretrained.toys import (
@@ -20,6 +22,7 @@ from tests.formats.pretrained.toys import (
     m2m_files,
     marian_files,
     nllb_files,
+    small_model,
     spm_files,
     t5_files,
 )
@@ -38,6 +41,7 @@ class Ids:
     decoder_start_token_id: int = 2
     pad_token_id: int = 1
     forced_bos_token_id: int | None = None
+    prefixes: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Case:
     edges: bool = True  # the same at what is no ordinary text, too
     more: tuple[tuple[str, Any], ...] = ()  # of tokenizer_config.json
     prefix: str = ""  # of a source, where it names the target
+    tasks: bool = False  # the prefixes are in its config.json
 
     def read(self, folder: Path) -> tuple[PretrainedTokenizer, Any]:
         """Ours and theirs."""
@@ -68,10 +73,15 @@ class Case:
             theirs = getattr(transformers, self.cls).from_pretrained(folder, **given)
         sizes = len(theirs), len(getattr(theirs, "target_encoder", theirs))
         start = theirs.pad_token_id if self.model_type == "marian" else 2
-        return read_tokenizer(folder, Ids(self.model_type, *sizes, start)), theirs
+        ids = Ids(self.model_type, *sizes, start, prefixes=TASKS if self.tasks else {})
+        return read_tokenizer(folder, ids), theirs
 
 
 NLLB = published("nllb200")
+TASKS = {
+    ("en", "de"): "translate English to German: ",
+    ("en", "fr"): "translate English to French: ",
+}
 
 
 def small100_files(folder: Path) -> None:
@@ -154,6 +164,14 @@ CASES = {
         prefix="<2de> ",
     ),
     "byt5": Case("t5", lambda f: byt5_files(f, LINES), "ByT5Tokenizer"),
+    "t5, tasks": Case(
+        *("t5", lambda f: t5_files(f, LINES), "T5Tokenizer", None, "de"),
+        **{"prefix": TASKS["en", "de"], "tasks": True},
+    ),
+    "byt5, tasks": Case(
+        *("t5", lambda f: byt5_files(f, LINES), "ByT5Tokenizer", "en", "French"),
+        **{"prefix": TASKS["en", "fr"], "tasks": True, "edges": False},  # a mark takes its space
+    ),
 }
 
 
@@ -202,6 +220,7 @@ def test_a_target_begins_with_its_language(pair: Any) -> None:
     first = [mine.target_order[i] for i in mine.first_ids(target)]
     token = f"__{target}__" if "M2M" in case.cls else target
     is_first = case.target is not None and not mine.kind.target_opens_source
+    is_first = is_first and not case.tasks
     assert first == ([theirs.convert_tokens_to_ids(token)] if is_first else [])
 
 
@@ -237,3 +256,29 @@ def test_a_tokenizer_of_another_class_is_refused_by_name(tmp_path: Path, place: 
             refused("tokenizer_class 'OtherTokenizer' is not supported", read_tokenizer, *given)
         else:  # a name that tells nothing
             assert read_tokenizer(*given).languages.targets == tuple(codes)
+
+
+def test_a_task_of_t5_is_chosen_by_its_languages(tmp_path: Path) -> None:
+    """Without any, a text says itself what is to be done, as in transformers."""
+    small_model(tmp_path, "t5")
+    tasks = {f"translation_{s}_to_{t}": {"prefix": prefix} for (s, t), prefix in TASKS.items()}
+    tasks |= {"translation_de_to_fr": {"prefix": "<de> "}, "summarization": {"prefix": "sum: "}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "task_specific_params": tasks}))
+    codec = PretrainedCodec(read_tokenizer(tmp_path, read_config(tmp_path)))
+    told = codec.source_ids(TASKS["en", "de"] + "Zwei.")
+    assert (codec.languages.sources, codec.languages.targets) == (("en", "de"), ("de", "fr"))
+    assert codec.source_ids("Zwei.") == told[-len(codec.source_ids("Zwei.")) :] != told
+    for source, target in (("en", "de"), (None, "German"), ("en_US", "deu")):
+        own = PretrainedCodec(codec.tokenizer, source, target)
+        assert own.source_ids("Zwei.") == told
+        assert own.source_ids(TASKS["en", "de"] + "Zwei.") == told  # once
+    for languages, message in (
+        ((None, "fr"), "several source languages; choose one, .*: en, de"),
+        (("en", None), "several target languages; choose one, .*: de, fr"),
+        (("de", "de"), "does not translate from de to de; choose one of: en to de, en to fr, de"),
+        (("en", "ko"), "does not write 'ko'; give a target language of: de, fr, or no language"),
+    ):
+        refused(
+            message, lambda pair=languages: PretrainedCodec(codec.tokenizer, *pair).source_ids("a")
+        )
