@@ -87,7 +87,7 @@ def grow(pair: Pair, size: Size, folder: Path, bits: int = 16) -> None:
             bigrams = read_bigrams(settings.bigrams, found.target).widened(size.types)
             contents = replace(contents, bigrams=Path(scratch) / BIGRAMS)
             write_bigrams(bigrams, Path(scratch) / BIGRAMS)
-        _write(contents, words, folder, note)
+        write_pair(contents, words, folder, note=note)
 
 
 def _encode_alike(first: Model, second: Model) -> bool:
@@ -104,14 +104,20 @@ def _encoder(model: Model, like: Mapping[str, Tensor]) -> State:
     return {n: t for n, t in own.items() if n in like and like[n].shape == t.shape}
 
 
-def _write(contents: Contents, words: Sequence[Dictionary], folder: Path, note: str = "") -> None:
-    """Write a float32 bundle with these dictionaries (source, target); the note is for results."""
+def write_pair(
+    contents: Contents,
+    words: Sequence[Dictionary],
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    note: str = "",
+) -> None:
+    """Write a bundle with these dictionaries (source, target); the note is for results."""
     with tempfile.TemporaryDirectory() as scratch, new_folder(folder, SETTINGS, True) as made:
         for language, side in zip((contents.source_lang, contents.target_lang), words, strict=True):
             symbols = side.symbols[len(Dictionary()) :]
             text = "".join(f"{symbol} 1\n" for symbol in symbols)
             (Path(scratch) / f"dict.{language}.txt").write_text(text, encoding="utf-8")
-        write_bundle(replace(contents, data=Path(scratch)), made, torch.float32)
+        write_bundle(replace(contents, data=Path(scratch)), made, dtype)
         if note:
             (made / NOTE).write_text(f"{note}\n", encoding="utf-8")
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "convert bigrams": ("app.convert:BIGRAMS_OF.run", "Count bigrams for a drafter."),
     "bench": ("benchmarks.run:COMMAND.run", "Measure all engines side by side."),
     "bench fleet": ("benchmarks.fleet:COMMAND.run", "Say how many cores a load takes."),
+    "bench sizes": ("benchmarks.sizes:COMMAND.run", "Measure models of known sizes."),
     "bench reproduce": ("benchmarks.reproduce:COMMAND.run", "Run the paper's experiments."),
 }
 # Names that are commands only with a second word.

@@ -129,12 +129,12 @@ def expected_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
         norms = {f"{side}.layernorm_embedding": network.norm_embedding}
         norms[f"{side}.layer_norm"] = stack.final_norm
         for name in (name for name, has_it in norms.items() if has_it):
-            shapes |= _norm(name, stack)
+            shapes |= norm_shapes(name, stack)
         if stack.positions == "learned":
             rows = stack.max_positions + config.family.position_rows
             shapes[f"{side}.embed_positions.weight"] = (rows, dim)
         for number in range(stack.num_layers):
-            layer = _layer(stack, reads_source=side == "decoder")
+            layer = layer_shapes(stack, reads_source=side == "decoder")
             shapes |= {f"{side}.layers.{number}.{name}": shape for name, shape in layer.items()}
             if stack.positions == "relative" and (number == 0 or stack.bias_each_layer):
                 table = f"{side}.layers.{number}.self_attn.relative.weight"
@@ -142,12 +142,12 @@ def expected_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _norm(name: str, stack: StackConfig) -> dict[str, tuple[int, ...]]:
+def norm_shapes(name: str, stack: StackConfig) -> dict[str, tuple[int, ...]]:
     kinds = ("weight", "bias") if stack.norm == "layer" else ("weight",)
     return {f"{name}.{kind}": (stack.dim,) for kind in kinds}
 
 
-def _layer(stack: StackConfig, reads_source: bool) -> dict[str, tuple[int, ...]]:
+def layer_shapes(stack: StackConfig, reads_source: bool) -> dict[str, tuple[int, ...]]:
     dim, shapes = stack.dim, dict[str, tuple[int, ...]]()
     linears = {"fc1": (stack.ffn_dim, dim), "fc2": (dim, stack.ffn_dim)}
     if stack.gated:
@@ -162,7 +162,7 @@ def _layer(stack: StackConfig, reads_source: bool) -> dict[str, tuple[int, ...]]
         if stack.biases:
             shapes[f"{name}.bias"] = shape[:1]
     for name in norms:
-        shapes |= _norm(name, stack)
+        shapes |= norm_shapes(name, stack)
     return shapes
 
 
