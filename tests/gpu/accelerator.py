@@ -250,17 +250,23 @@ class _FromNumbers(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def run_module(module: str, *arguments: str) -> None:
-    """Run a program with the device in all its threads: a context counts for one thread only."""
+@contextmanager
+def in_threads() -> Iterator[None]:
+    """`accelerator` in all threads: a context of torch's counts for one thread only."""
     run_plainly = threading.Thread.run
 
     def run(self: threading.Thread) -> None:
         with accelerator():
             run_plainly(self)
 
-    threading.Thread.run = run  # type: ignore[method-assign]
+    with mock.patch.object(threading.Thread, "run", run), accelerator():
+        yield
+
+
+def run_module(module: str, *arguments: str) -> None:
+    """Run a program with the device."""
     sys.argv = [module, *arguments]
-    with accelerator():
+    with in_threads():
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -71,6 +71,7 @@ BUILT: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "lookup": ("lookup", None, {}),
 }
 GIVEN = {"top_beta": {"beta": 3, "tau": 1.0}, "speculative_sampling": {"top_k": 4, "seed": 3}}
+LISTED = "block, shortlist"
 NGRAM = {"no_repeat_ngram_size": 2, "banned": (7,), "with_scores": True}
 
 
@@ -79,7 +80,7 @@ def cases() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     rules, schedules = RULES.names(), SCHEDULES.names()
     for name, rule, schedule in product(BUILT, rules, schedules):
         plain = (rule == "exact") + (schedule == "constant")
-        first = name == "block, shortlist" or (name == "assistant" and schedule == "constant")
+        first = name == LISTED or (name == "assistant" and schedule == "constant")
         if ALL or plain == 2 or (first and plain == 1):
             yield name, rule, schedule, GIVEN.get(rule, {})
     yield "block", "exact", "constant", NGRAM
@@ -132,7 +133,7 @@ def test_a_round_copies_once_to_the_host_and_a_join_once_more(
     if "beam" in given:
         jobs[0] = replace(jobs[0], required_ids=[[9, 8]])
     here, _ = walked(decoder_of(name, rule, schedule, "cpu", own), jobs)
-    place = f"{KIND}:1" if name == "block, shortlist" else KIND
+    place = f"{KIND}:1" if name == LISTED else KIND
     with accelerator():
         there, found = walked(decoder_of(name, rule, schedule, place, own), jobs)
     assert there == here
@@ -161,3 +162,26 @@ def test_what_a_gpu_refuses_is_refused() -> None:
         ):
             with pytest.raises(RuntimeError, match=r"two devices|between self|is indexed from"):
                 mix()
+
+
+def test_a_servers_worker_decodes_there_in_its_own_thread() -> None:
+    pytest.importorskip("fastapi")
+    from specdec_plugins.serving.metrics import Metrics
+    from specdec_plugins.serving.settings import ServerSettings
+    from specdec_plugins.serving.worker import BatchWorker
+    from tests.gpu.accelerator import KIND, in_threads
+    from tests.serving.test_worker import Inbox
+
+    jobs = sentences(3, block_size=3, max_len=4)
+    here, _ = walked(decoder_of(LISTED, "exact", "constant", "cpu", FREE), jobs)
+    with in_threads():
+        decoder = decoder_of(LISTED, "exact", "constant", KIND, FREE)
+        worker = BatchWorker(decoder.open, ServerSettings(max_rows=2), Metrics())
+        inbox = Inbox(*"456")
+        for row, job in zip(inbox.rows, jobs, strict=True):
+            row.request = replace(job, id=row.request.id)
+        worker.start()
+        worker.submit(inbox)
+        assert inbox.done.wait(300)
+        assert worker.close(60)
+    assert inbox.ids() == [here[job.id] for job in jobs]
