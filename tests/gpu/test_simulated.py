@@ -165,7 +165,8 @@ def test_what_a_gpu_refuses_is_refused() -> None:
 
 
 def test_a_servers_worker_decodes_there_in_its_own_thread() -> None:
-    pytest.importorskip("fastapi")
+    for needed in ("fastapi", "httptools", "prometheus_client"):
+        pytest.importorskip(needed)
     from specdec_plugins.serving.metrics import Metrics
     from specdec_plugins.serving.settings import ServerSettings
     from specdec_plugins.serving.worker import BatchWorker
