@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.networks.cpu import ops
-
 _PRIOR = 10.0  # weight k of the prior, frequency alone, in tokens
 _SELDOM = 2  # pairs seen less often get no entry
 _UNSEEN = 0.1  # added to each token's count
@@ -122,23 +120,6 @@ class Bigrams:
         `candidates` best tokens of each position. Returns [B, K] int64.
         """
         candidates = min(candidates, logits.shape[-1])
-        if not ops.compiled(logits):
-            return self._best_path_by_torch(logits, before, weight, candidates)
-        paths = before.new_empty(logits.shape[:2])
-        ops.native.best_paths(
-            logits=logits,
-            before=before,
-            bigrams=tuple(getattr(self, f.name) for f in fields(self)),
-            weight=weight,
-            candidates=candidates,
-            paths=paths,
-            threads=torch.get_num_threads(),
-        )
-        return paths
-
-    def _best_path_by_torch(
-        self, logits: Tensor, before: Tensor, weight: float, candidates: int
-    ) -> Tensor:
         scores, tokens = logits.float().topk(candidates, -1)  # [B, K, C] both
         total = scores[:, 0] + weight * self.log_prob(before[:, None], tokens[:, 0])  # [B, C]
         between = self.log_prob(tokens[:, :-1, :, None], tokens[:, 1:, None, :])  # [B, K-1, C, C]

@@ -14,7 +14,6 @@ from specdec_plugins.decoding.contract import (
     SpecialTokens,
 )
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
-from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
 
 
@@ -80,22 +79,21 @@ class TransformerVerifier:
     @torch.inference_mode()
     def score(self, prefix: Prefix, draft: Draft) -> Scores:
         assert self._memory is not None, "score before admit"
-        decoder, pad = self.network.decoder, self.special.pad
-        if not self._ahead and decoder.scores_at_once:
-            states, logits = decoder.score(prefix, draft, pad, self._cache, self._memory)
-        else:
-            drafted = draft.tokens, draft.lengths
-            tokens = ops.scored_tokens(prefix.tokens, prefix.lengths, *drafted, pad)
-            states = self._read(tokens, self._memory, prefix.width - 1)
-            logits = decoder.logits(states)
+        # Padding replaces the junk after a shorter draft, which may not be a token id.
+        tokens = prefix.last()[:, None]
+        if draft.tokens.shape[1]:
+            drafted = torch.where(draft.mask, draft.tokens, self.special.pad)
+            tokens = torch.cat([tokens, drafted], 1)
+        states = self._read(tokens, self._memory, prefix.width - 1)
+        logits = self.network.decoder.logits(states)
         return Scores(logits, hidden=states if self.with_hidden else None)
 
     @torch.inference_mode()
     def score_at(self, tokens: Tensor, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor:
         """See `Branching`."""
         assert self._memory is not None, "score before admit"
-        told = (tokens, positions, places, seen)
-        return self.network.decoder.score_at(*told, self._cache, self._memory)
+        decoder, window = self.network.decoder, self._cache.window_at(positions, places, seen)
+        return decoder.logits(decoder(tokens, window, self._memory))
 
     def _read(self, tokens: Tensor, memory: SourceMemory, width: int) -> Tensor:
         """Last states [B, n, D] of tokens [B, n] int64; resumes those that `run_ahead` began."""

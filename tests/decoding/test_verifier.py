@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import collate
-from specdec_plugins.decoding.contract import Draft, Prefix, Round, Scores, SourceBatch, Verdict
+from specdec_plugins.decoding.contract import Draft, Prefix, Round, SourceBatch, Verdict
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.decoding.networks.cpu.products import with_fast_products
 from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding import toys
@@ -105,53 +104,6 @@ def test_every_row_is_scored_as_if_alone(seed: int) -> None:
             driver.select()
         else:
             driver.round(driver.rng.randint(0, 4))
-
-
-class Twice(TransformerVerifier):
-    """Scores every draft twice: in one call of the kernels, and step by step."""
-
-    num_scored = 0
-
-    def score(self, prefix: Prefix, draft: Draft) -> Scores:
-        decoder = self.network.decoder
-        assert decoder.scores_at_once
-        found = super().score(prefix, draft)
-        vars(decoder)["scores_at_once"] = False
-        expected = super().score(prefix, draft)
-        vars(decoder)["scores_at_once"] = True
-        assert torch.equal(found.logits, expected.logits)
-        self.num_scored += 1
-        return found
-
-
-class Unchecked(Driver):
-    def check(self, logits: Tensor, row: Row, draft: list[int]) -> None:
-        pass
-
-
-@pytest.mark.parametrize("int8", [True, False])
-def test_a_block_scored_in_one_call_is_the_same(int8: bool) -> None:
-    driver = Unchecked(seed=0)
-    driver.verifier = Twice(with_fast_products(driver.network.float(), int8), SPECIAL)
-    for num_rows in (1, 3):
-        driver.admit(num_rows, max_forced=3)
-        for num_drafted in (0, 4, 2, 7):
-            driver.round(num_drafted)
-    assert driver.verifier.num_scored == 8
-
-
-@pytest.mark.parametrize("live", [64, 8])  # more than there is, and less than the pass needs
-def test_a_cache_without_room_is_refused(live: int) -> None:
-    """The kernels write where they are told to; whoever forgets to make room hears of it."""
-    driver = Unchecked(seed=0)
-    decoder = with_fast_products(driver.network.float()).decoder
-    driver.admit(1, max_forced=3)
-    cache = driver.verifier._cache
-    cache.make_room(21)  # so that there is some
-    cache.make_room = lambda num_positions: live  # type: ignore[method-assign]
-    with pytest.raises(IndexError, match="longer than there is room for"):
-        driver.verifier.score(prefix_of(driver.rows), draft_of([[5] * 20], 20))
-    assert decoder.scores_at_once
 
 
 def test_the_device_is_never_asked_while_scoring(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,13 +295,19 @@ static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8,
   Numbers mask(rows * longest);
   for (int t = 3; t < longest; ++t) mask[t] = -INF;  // of the first row
   const auto run = [&](int first, int count, int start, int length, Numbers& stored, int threads) {
-    std::vector<int64_t> lengths;
-    for (int row = first; row < first + count; ++row) lengths.push_back(5 * row + start);
-    const Cached cached{{lengths.data(), {count}, 0, {}},
-                        {stored.data() + first * capacity * 2 * wide,
-                         {2, count * capacity, 2, heads, head}, rows * capacity * 2 * wide, {}},
-                        capacity};
-    const Window window(count, length, cached);
+    std::vector<int64_t> at;  // each position sees those up to itself
+    Numbers sees(count * length * capacity, -INF);
+    for (int i = 0; i < count * length; ++i) {
+      const int row = i / length, position = 5 * (first + row) + start + i % length;
+      at.push_back(row * capacity + position);
+      std::fill_n(sees.begin() + i * capacity, position + 1, 0.0f);
+    }
+    const Storage own_storage{stored.data() + first * capacity * 2 * wide,
+                              {2, count * capacity, 2, heads, head},
+                              rows * capacity * 2 * wide,
+                              {}};
+    const Seen seen{tensor<4>(sees, {count, 1, length, capacity}), own_storage,
+                    Integers<1>{at.data(), {count * length}, 0, {}}, {}};
     Source source{{}, tensor<4>(mask, {count, 1, 1, longest}), {}};
     source.mask->data += first * longest;
     const int64_t stride = longest * 2 * wide;
@@ -314,7 +320,7 @@ static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8,
       const auto at = x.begin() + (row * block + start) * dim;
       own.insert(own.end(), at, at + length * dim);
     }
-    stack.run({tensor<3>(own, {count, length, dim}), {}, {}}, window.seen(), &source, {0, 2},
+    stack.run({tensor<3>(own, {count, length, dim}), {}, {}}, seen, &source, {0, 2},
               {out.data(), {count, length, dim}, 0, {}}, threads);
     return out;
   };

@@ -102,9 +102,8 @@ class BlockNatDrafter(ContextDrafter):
         if self._shortlist is not None:
             _ = self._shortlist.most  # before a round, as it waits for a device
         self._listed: list[Listed] = []  # the same where the kernels choose among it
-        can_draft = self.network.decoder.drafts_at_once and self.keeps_prefix
         is_listed = self._shortlist is not None and not self._samples
-        self._at_once = can_draft and is_listed
+        self._at_once = self.keeps_prefix and is_listed
         self._num_candidates = config.candidates or (None if is_listed else 64)
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
@@ -160,9 +159,6 @@ class BlockNatDrafter(ContextDrafter):
             left = config.decoder.max_positions - (prefix.lengths - 1)
             num_masks = torch.minimum(num_masks, left).clamp(min=1)
         num_used = min(asked.width, most)
-        if self._at_once:
-            draft = self._draft(asked, num_masks, most, num_used)
-            return self._cut(draft) if self._config.confidence > 0 else draft
         states = self._predict(prefix, num_masks, most, num_used)
         if self.network.decoder.head is not None:
             return self._cut(self._walk(states, asked))
@@ -186,23 +182,6 @@ class BlockNatDrafter(ContextDrafter):
             lengths = torch.minimum(lengths, ops.leading_true(is_sure))
         return until_end(replace(draft, lengths=lengths), self._eos, self._may_wait)
 
-    def _draft(self, asked: DraftRequest, num_masks: Tensor, most: int, num_used: int) -> Draft:
-        """`_predict`, `_walk` and `until_end` in one call of the kernels."""
-        assert self._memory is not None, "propose before admit"
-        draft = self.network.decoder.draft(
-            asked,
-            num_masks,
-            num_used,
-            cache=self._cache,
-            num_positions=self._width + self._behind + most,
-            source=self._memory,
-            listed=self._listed,
-            num_candidates=self._num_candidates,
-            eos=self._eos,
-        )
-        self._keep(asked.prefix)
-        return draft
-
     def _keep(self, prefix: Prefix) -> None:
         """Leave all of this prefix in the cache, and nothing that was drafted after it."""
         self._cache.crop(prefix.lengths - 1)
@@ -215,11 +194,6 @@ class BlockNatDrafter(ContextDrafter):
         """
         assert self._memory is not None, "propose before admit"
         decoder, config = self.network.decoder, self.network.config
-        if self.keeps_prefix and decoder.reads_at_once:
-            room = self._cache, self._width + self._behind + most
-            states = decoder.read(prefix, num_masks, num_used, *room, self._memory)
-            self._keep(prefix)
-            return states
         first, cached = prefix.lengths - 1, self._cache.lengths  # without the start token
         width = self._most_unread(prefix) + most
         tokens, last_seen, used = opened(

@@ -7,7 +7,7 @@ al., ACL 2021).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, cast
 
@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix
-from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
+from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import additive
 from specdec_plugins.decoding.networks.cpu.products import NativeHead, NativeLayers
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
-from specdec_plugins.decoding.networks.heads import Listed, SequentialHead, Shortlist
+from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist
 from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable
 from specdec_plugins.decoding.networks.reading import Weights, parts_of, same_numbers
 from specdec_plugins.decoding.networks.trained import (
@@ -115,82 +114,13 @@ class BidirectionalDecoder(nn.Module):
         read_by_head = () if self.head is None else self.head.keys_values(states)
         return (*self.layers.keys_values(states), *read_by_head)
 
-    @property
-    def reads_at_once(self) -> bool:
-        """True if the kernels do all of `read`."""
-        return self.cached_prefix and isinstance(self.layers, NativeLayers)
-
-    @property
-    def drafts_at_once(self) -> bool:
-        """True if the kernels do all of `draft`."""
-        return self.reads_at_once and isinstance(self.head, NativeHead)
-
-    def read(
-        self,
-        prefix: Prefix,
-        num_masks: Tensor,  # [B] int64
-        num_used: int,  # masks used in the widest draft
-        cache: KVCache,
-        num_positions: int,  # that the pass needs room for, the most of any row
-        source: SourceMemory,
-    ) -> Tensor:  # [B, num_used, D]
-        """Last states of the first masks after each prefix, in one call of the kernels.
-
-        The same as `extend` over the output of `opened`.
-        """
-        states = torch.empty(num_masks.shape[0], num_used, self.tokens.embedding_dim)
-        self.drafter.read(
-            prefix=(prefix.tokens, prefix.lengths),
-            cached=cache.opened(num_positions),
-            num_masks=num_masks,
-            source=source.compiled,
-            states=states,
-            threads=torch.get_num_threads(),
-        )
-        return states
-
-    def draft(
-        self,
-        asked: DraftRequest,
-        num_masks: Tensor,  # [B] int64
-        num_used: int,  # masks used in the widest draft
-        cache: KVCache,
-        num_positions: int,  # that the pass needs room for, the most of any row
-        source: SourceMemory,
-        listed: Sequence[Listed],  # what each row may draft
-        num_candidates: int | None,
-        eos: int,
-    ) -> Draft:
-        """Draft after each prefix, up to an eos, in one call of the kernels.
-
-        The same as `read`, then the head over its states.
-        """
-        prefix = asked.prefix
-        drafted = num_masks.new_empty(num_masks.shape[0], num_used)
-        lengths, confidences = torch.empty_like(num_masks), torch.empty(drafted.shape)
-        longest = self.drafter.draft(
-            prefix=(prefix.tokens, prefix.lengths),
-            cached=cache.opened(num_positions),
-            num_masks=num_masks,
-            budget=asked.budget,
-            eos=eos,
-            source=source.compiled,
-            lists=[row.packed for row in listed],
-            candidates=num_candidates or 0,
-            drafted=(drafted, confidences),
-            lengths=lengths,
-            threads=torch.get_num_threads(),
-        )
-        width = max(1, longest)
-        return Draft(drafted[:, :width], lengths, confidences=confidences[:, :width])
-
     def prepare(self) -> None:
         """See `TrainedNetwork.prepare`."""
         if self.copy is not None:
             self._queries()
         if self.head is not None:
             self.head.prepare(self.tokens.weight, lists=self.shortlist is not None)
-        if self.reads_at_once:
+        if isinstance(self.layers, NativeLayers):
             _ = self.drafter
 
     @cached_property
@@ -200,7 +130,6 @@ class BidirectionalDecoder(nn.Module):
         return ops.native.BlockDrafter(
             **layers.after(self.tokens, self.scale, self.positions),
             mask=self.mask,
-            pad=self.pad,
             queries=self._queries() if self.copy else None,
             head=head.compiled(self.tokens.weight) if isinstance(head, NativeHead) else None,
         )
@@ -227,6 +156,10 @@ class BidirectionalDecoder(nn.Module):
         If the network copies, masks and committed `<unk>` get a mixture of the source, by
         attention from the target positions alone. tokens and positions: [B, n] int64.
         """
+        if isinstance(self.layers, NativeLayers):
+            x, places = torch.empty(2, *tokens.shape, self.tokens.embedding_dim)
+            self.drafter.embed(tokens, positions, source.compiled, x, places)
+            return x, places
         rows = positions.clamp(max=self.positions.last) + self.positions.offset
         x = self.tokens(tokens)
         if self.copy is not None:
@@ -368,8 +301,9 @@ class BlockDrafter(EncoderDecoder):
     def at_once(self) -> Any:
         """All weights, for the kernels' lane; None where they do not do everything."""
         decoder, encoder = self.decoder, self.encoder
+        drafts = decoder.cached_prefix and isinstance(decoder.head, NativeHead)
         is_fast = isinstance(encoder.layers, NativeLayers) and encoder.embedding.adds_positions
-        if not is_fast or not decoder.drafts_at_once or decoder.shortlist is None:
+        if not is_fast or not drafts or decoder.shortlist is None:
             return None
         layers, head = cast(NativeLayers, decoder.layers), cast(NativeHead, decoder.head)
         lists = decoder.shortlist

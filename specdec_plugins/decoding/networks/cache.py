@@ -83,34 +83,36 @@ class KVCache:
         without it each sees itself and what is before it.
         """
         live = self.make_room(width + skip + num_new)
-        positions, at, mask = ops.open_window(
-            self.lengths, num_new, skip, self.capacity, live, last_seen, self._room.dtype
-        )
+        device = self.lengths.device
+        positions = self.lengths[:, None] + torch.arange(skip, skip + num_new, device=device)
+        seen = (positions if last_seen is None else last_seen)[..., None]
+        mask = ops.additive(torch.arange(live, device=device) <= seen, self._room.dtype)[:, None]
         distances = None
         if self._held is not None:
-            distances = torch.arange(live, device=positions.device) - positions[..., None]
-        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, distances, len(self))
+            distances = torch.arange(live, device=device) - positions[..., None]
+        return self._opened(positions, positions, mask, distances)
 
     def window_at(self, positions: Tensor, places: Tensor, seen: Tensor) -> CacheWindow:
         """Room for new tokens [B, n] at any places of their rows; see `Branching.score_at`."""
         self.make_room(64 * seen.shape[-1])
-        rows = torch.arange(len(self), device=places.device)[:, None] * self.capacity
         mask = ops.mask_of_bits(seen, self._room.dtype)[:, None]
-        at, distances = (rows + places).flatten(), self.distances_at(positions, places, seen)
-        return CacheWindow(positions, mask, self.storage.flatten(1, 2), at, distances, len(self))
+        distances = self._distances_at(positions, places, seen)
+        return self._opened(positions, places, mask, distances)
 
-    def distances_at(self, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor | None:
+    def _opened(
+        self, positions: Tensor, places: Tensor, mask: Tensor, distances: Tensor | None
+    ) -> CacheWindow:
+        rows = torch.arange(len(self), device=places.device)[:, None] * self.capacity
+        at, storage = (rows + places).flatten(), self.storage.flatten(1, 2)
+        return CacheWindow(positions, mask, storage, at, distances, len(self))
+
+    def _distances_at(self, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor | None:
         """`CacheWindow.distances` of new tokens, whose positions are noted; see `window_at`."""
         if self._held is None:
             return None
         held = self._held[: len(self)]
         held.scatter_(1, places, positions)
         return held[:, None, : 64 * seen.shape[-1]] - positions[..., None]
-
-    def opened(self, num_positions: int) -> tuple[Tensor, Tensor, int]:
-        """For a kernel that opens its own window: lengths, storage and `make_room`."""
-        live = self.make_room(num_positions)
-        return self.lengths, self.storage.flatten(1, 2), live
 
     def make_room(self, num_positions: int) -> int:
         """Make room for a pass to write so many positions a row; returns that number rounded up."""

@@ -15,16 +15,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.contract import Draft, Prefix
-from specdec_plugins.decoding.networks.cache import CacheWindow, KVCache, SourceMemory
+from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.config import TransformerConfig
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.cpu.products import (
-    FAST_PRODUCTS,
-    NativeLayers,
-    NativeLinear,
-    NativeNorm,
-)
+from specdec_plugins.decoding.networks.cpu.products import FAST_PRODUCTS, NativeLayers, NativeLinear
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable, new_norm
 from specdec_plugins.decoding.networks.reading import Part, now, parts_of, same_numbers
@@ -49,11 +43,6 @@ class Embedding(nn.Module):
     def adds_positions(self) -> bool:
         """True if it only adds scaled embeddings of tokens and those of positions, and a norm."""
         return self.positions is not None and self.project is None
-
-    @property
-    def is_plain(self) -> bool:
-        """True if it only adds scaled embeddings of tokens and those of positions, if any."""
-        return self.project is None and self.norm is None
 
     def reader(self, layers: nn.Module, norm: nn.Module | None) -> tuple[Any, ...]:
         """See `NativeLayers.reader`; norm: behind the layers."""
@@ -179,77 +168,6 @@ class CachedDecoder(nn.Module):
             self.project = nn.Linear(stack.dim, config.output_dim, bias=False)
         self.output = output_projection(config, tokens)
 
-    @cached_property
-    def scores_at_once(self) -> bool:
-        """True if the kernels do all of `score`."""
-        is_fast = isinstance(self.layers, NativeLayers) and isinstance(self.output, NativeLinear)
-        norms = self.norm is None or isinstance(self.norm, NativeNorm)
-        return is_fast and norms and self.embedding.is_plain and self.project is None
-
-    def score(
-        self, prefix: Prefix, draft: Draft, pad: int, cache: KVCache, source: SourceMemory
-    ) -> tuple[Tensor, Tensor]:
-        """Last states [B, K+1, D] and logits [B, K+1, V] after each prefix and its draft.
-
-        In one call of the kernels; the same as this decoder over the output of
-        `ops.scored_tokens`, then `logits`.
-        """
-        shape = draft.tokens.shape[0], draft.tokens.shape[1] + 1
-        states = torch.empty(*shape, self.output.in_features)
-        logits = torch.empty(*shape, self.output.out_features)
-        self._scorer.score(
-            prefix=(prefix.tokens, prefix.lengths),
-            draft=(draft.tokens, draft.lengths),
-            pad=pad,
-            cached=cache.opened(prefix.width - 1 + shape[1]),
-            source=source.compiled,
-            states=states,
-            logits=logits,
-            threads=torch.get_num_threads(),
-        )
-        return states, logits
-
-    def score_at(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        places: Tensor,
-        seen: Tensor,
-        cache: KVCache,
-        source: SourceMemory,
-    ) -> Tensor:
-        """See `Branching`; in one call of the kernels, if they do all of it."""
-        if not self.scores_at_once:
-            return self.logits(self(tokens, cache.window_at(positions, places, seen), source))
-        cache.make_room(64 * seen.shape[-1])
-        logits = torch.empty(*tokens.shape, self.output.out_features)
-        self._scorer.score_at(
-            tokens=tokens,
-            positions=positions,
-            places=places,
-            seen=seen,
-            distances=cache.distances_at(positions, places, seen),
-            storage=cache.storage.flatten(1, 2),
-            source=source.compiled,
-            logits=logits,
-            threads=torch.get_num_threads(),
-        )
-        return logits
-
-    def prepare(self) -> None:
-        """See `TrainedNetwork.prepare`."""
-        if self.scores_at_once:
-            _ = self._scorer
-
-    @cached_property
-    def _scorer(self) -> Any:
-        """The kernels' scorer, over these weights."""
-        layers, read = cast(NativeLayers, self.layers), self.embedding
-        norm = self.norm.parts if isinstance(self.norm, NativeNorm) else None
-        below = layers.after(read.tokens, read.scale, read.positions)
-        packed = cast(NativeLinear, self.output).packed
-        return ops.native.Scorer(**below, output=packed, norm=norm)
-
     def forward(self, tokens: Tensor, window: CacheWindow, source: SourceMemory) -> Tensor:
         """Last states [B, n, D] of new tokens [B, n] int64, which are written to the window."""
         x: Tensor = self.embedding(tokens, window.positions)
@@ -305,7 +223,6 @@ class Transformer(EncoderDecoder):
         self.decoder = CachedDecoder(config, target)
 
     def prepare(self) -> None:
-        self.decoder.prepare()
         _ = self.at_once
 
     @cached_property

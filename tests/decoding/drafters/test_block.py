@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix
+from specdec_plugins.decoding.contract import DraftRequest, Prefix
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
-from specdec_plugins.decoding.networks.cpu.products import NativeHead, with_fast_products
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.decoding.requests import Request, RowParams
 from specdec_plugins.decoding.sampling import HashRandom
@@ -215,49 +214,6 @@ def test_what_is_kept_changes_no_logit(
     assert len(kept) > 1  # or nothing was ever rolled back
     assert drafter.num_passes > 5
     assert drafter.num_kept > 10
-
-
-class AtOnce(BlockNatDrafter):
-    """Drafts every block twice: in one call of the kernels, and step by step."""
-
-    num_blocks = 0
-
-    def _draft(self, asked: DraftRequest, num_masks: Tensor, most: int, num_used: int) -> Draft:
-        lengths, bounds = self._cache.lengths, (self._width, self._behind)
-        states = self._predict(asked.prefix, num_masks, most, num_used)
-        assert isinstance(self.network.decoder.head, NativeHead)
-        expected = self._cut(self._walk(states, asked))
-        self._cache.crop(lengths)
-        self._width, self._behind = bounds
-        found = super()._draft(asked, num_masks, most, num_used)
-        for name in ("tokens", "lengths", "confidences"):
-            assert torch.equal(getattr(found, name), getattr(expected, name))
-        self.num_blocks += 1
-        return found
-
-
-@pytest.mark.parametrize("copy_source", [True, False])
-@pytest.mark.parametrize("int8", [True, False])
-def test_a_block_drafted_in_one_call_is_the_same(int8: bool, copy_source: bool) -> None:
-    drafter_network = block_drafter(
-        copy_source=copy_source,
-        cached_prefix=True,
-        sequential_head=16,
-        shortlist_common=6,
-        shortlist_types=8,
-    )
-    listed = drafter_network.decoder.shortlist
-    assert listed is not None
-    listed.common[:] = torch.tensor([EOS, 4, 5, 6, 7, 8])
-    listed.types[:] = torch.arange(8, 16)
-    listed.starts[:] = torch.arange(len(listed.starts)).clamp(max=8)
-    network = with_fast_products(transformer().float(), int8)
-    verifier = TransformerVerifier(network, SPECIAL)
-    context = DraftContext(verifier, with_fast_products(drafter_network.float(), int8))
-    drafter = AtOnce(BlockNatDrafter.Config(), context)
-    drafter.verifier = verifier  # type: ignore[attr-defined]
-    decode(drafter, jobs(1, 5, 2), 4, "constant")
-    assert drafter.num_blocks > 5
 
 
 def test_where_the_host_may_not_ask_it_reads_up_to_a_bound() -> None:

@@ -10,51 +10,6 @@
 
 namespace specdec {
 
-using Packed = std::shared_ptr<PackedWeights>;
-using Memory = std::shared_ptr<float>;
-
-inline Memory memory_of(size_t count) {
-  return std::static_pointer_cast<float>(scratch_memory(count * sizeof(float)));
-}
-
-template <typename T>
-Tensor<T, 2> matrix(T* data, int64_t rows, int64_t width) {
-  return {data, {rows, width}, 0, {}};
-}
-
-// Tokens to states: embeddings, layers, and the norms around them.
-struct Reader {
-  Tables tables;
-  std::optional<NormTensors> first_norm, last_norm;  // of embeddings; of the last states
-  std::shared_ptr<Stack> stack;
-
-  // What the first layer reads, [M, D], of M tokens and their positions.
-  void embed(const std::vector<int64_t>& tokens, const std::vector<int64_t>& positions,
-             float* out) const {
-    const int64_t count = tokens.size(), dim = tables.tokens.size(1);
-    specdec::embed({tokens.data(), {1, count}, 0, {}}, {positions.data(), {1, count}, 0, {}},
-                   tables, {out, {1, count, dim}, 0, {}});
-    normalise(first_norm, out, count);
-  }
-
-  // Last states [m, D] of the places that a plan asks for.
-  void read(const Plan& plan, const std::vector<int64_t>& tokens,
-            const std::vector<int64_t>& positions, float* out, int threads) const {
-    const Memory x = memory_of(tokens.size() * stack->dim());
-    embed(tokens, positions, x.get());
-    stack->follow(plan, x.get(), nullptr, {0, stack->size()}, out, threads);
-    normalise(last_norm, out, plan.asked.empty() ? tokens.size() : plan.asked.size());
-  }
-
- private:
-  void normalise(const std::optional<NormTensors>& norm, float* x, int64_t count) const {
-    if (!norm) return;
-    const int dim = int(tables.tokens.size(1));
-    for (float* row = x; row < x + count * dim; row += dim)
-      best_isa().normalise(norm->read(dim), row, dim, row);
-  }
-};
-
 // Keys and values of one row's source, [layers, S, 2, H, d], with what joined beside it.
 struct SourceMemory {
   Memory all;
@@ -106,13 +61,6 @@ struct Report {
   int ending;
   std::vector<double> log_probs;  // of what was emitted, if asked for
   int64_t length;  // of the text now
-};
-
-// The verifier.
-struct Verifying {
-  Reader encoder, decoder;
-  std::vector<Packed> keys_values;  // of the source, for each layer
-  Packed output;
 };
 
 // A block drafter.

@@ -166,12 +166,9 @@ struct type_caster<Table> {
 };
 
 template <>
-struct type_caster<Ragged> : parts_caster<Ragged, Integers<2>, Integers<1>> {};
-template <>
-struct type_caster<Opened>
-    : parts_caster<Opened, Tensor<int64_t, 2>, Tensor<int64_t, 1>, Tensor<float, 4>> {};
-template <>
 struct type_caster<Tables> : parts_caster<Tables, Table, float, Floats<2>, int64_t, int64_t> {};
+template <>
+struct type_caster<Ragged> : parts_caster<Ragged, Integers<2>, Integers<1>> {};
 template <>
 struct type_caster<Verdict> : parts_caster<Verdict, Integers<1>, Integers<1>> {};
 template <>
@@ -181,9 +178,6 @@ template <>
 struct type_caster<Extension>
     : parts_caster<Extension, Tensor<int64_t, 2>, Tensor<int64_t, 1>, Tensor<int64_t, 1>,
                    Tensor<bool, 1>, Tensor<bool, 1>> {};
-template <>
-struct type_caster<Bigrams>
-    : parts_caster<Bigrams, Types, Types, Floats<1>, Floats<1>, Floats<1>> {};
 template <>
 struct type_caster<NormTensors>
     : parts_caster<NormTensors, Floats<1>, std::optional<Floats<1>>, float> {};
@@ -199,8 +193,6 @@ struct type_caster<Seen>
                    std::optional<Integers<1>>, std::optional<Integers<3>>> {};
 template <>
 struct type_caster<Span> : parts_caster<Span, int, int> {};
-template <>
-struct type_caster<Cached> : parts_caster<Cached, Integers<1>, Storage, int> {};
 template <>
 struct type_caster<Blocks>
     : parts_caster<Blocks, Floats<3>, std::optional<Floats<3>>,
@@ -248,27 +240,18 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("log_total", &log_total, arg("logits"), arg("out"), arg("threads"), Unlocked());
   module.def("largest", &largest, arg("logits"), arg("scores"), arg("tokens"), arg("threads"),
              Unlocked());
-  module.def("rank", &specdec::rank, arg("logits"), arg("tokens"), arg("out"), arg("threads"),
-             Unlocked());
   module.def("leading_best", &leading_best, arg("logits"), arg("draft"), arg("num_kept"),
              arg("behind"), arg("threads"), Unlocked());
   module.def("failed", &failed, arg("logits"), arg("columns"), arg("active"), arg("out"));
   module.def("leading_log_probs", &leading_log_probs, arg("logits"), arg("counted"), arg("out"),
              arg("threads"), Unlocked());
-  module.def("best_paths", &best_paths, arg("logits"), arg("before"), arg("bigrams"),
-             arg("weight"), arg("candidates"), arg("paths"), arg("threads"), Unlocked());
   module.def("normalise",
              [](const NormTensors& norm, const Folded<const float, 2>& x,
                 const Folded<float, 2>& out, int threads) { normalise(norm, x, out, threads); },
              arg("norm"), arg("x"), arg("out"), arg("threads"), Unlocked());
   module.def("embed", &embed, arg("tokens"), arg("positions"), arg("tables"), arg("out"));
-  module.def("list_types", &list_types, arg("source_ids"), arg("starts"), arg("types"),
-             arg("common"), arg("out"));
-  module.def("open_window", &open_window, arg("lengths"), arg("last_seen"), arg("skip"),
-             arg("capacity"), arg("out"));
   module.def("extend", &extend, arg("draft"), arg("verdict"), arg("max_len"), arg("eos"),
              arg("prefix"), arg("out"));
-  module.def("scored_tokens", &scored_tokens, arg("prefix"), arg("draft"), arg("pad"), arg("out"));
   py::class_<PackedWeights, Packed>(module, "PackedWeights")
       .def(py::init<const Floats<2>&, const std::optional<Floats<1>>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))
@@ -309,23 +292,12 @@ PYBIND11_MODULE(_kernels, module) {
              },
              arg("blocks"), arg("head"), arg("source"), arg("candidates"), arg("drafted"),
              arg("threads"), Unlocked());
-  py::class_<Scorer>(module, "Scorer")
-      .def(py::init<Tables, std::shared_ptr<Stack>, Packed, std::optional<NormTensors>>(),
-           arg("tables"), arg("stack"), arg("output"), arg("norm"))
-      .def("score", &Scorer::score, arg("prefix"), arg("draft"), arg("pad"), arg("cached"),
-           arg("source"), arg("states"), arg("logits"), arg("threads"), Unlocked())
-      .def("score_at", &Scorer::score_at, arg("tokens"), arg("positions"), arg("places"),
-           arg("seen"), arg("distances"), arg("storage"), arg("source"), arg("logits"),
-           arg("threads"), Unlocked());
   py::class_<BlockDrafter, std::shared_ptr<BlockDrafter>>(module, "BlockDrafter")
-      .def(py::init<Tables, std::shared_ptr<Stack>, int64_t, int64_t, std::optional<Floats<2>>,
+      .def(py::init<Tables, std::shared_ptr<Stack>, int64_t, std::optional<Floats<2>>,
                     std::shared_ptr<Head>>(),
-           arg("tables"), arg("stack"), arg("mask"), arg("pad"), arg("queries"), arg("head"))
-      .def("read", &BlockDrafter::read, arg("prefix"), arg("cached"), arg("num_masks"),
-           arg("source"), arg("states"), arg("threads"), Unlocked())
-      .def("draft", &BlockDrafter::draft, arg("prefix"), arg("cached"), arg("num_masks"),
-           arg("budget"), arg("eos"), arg("source"), arg("lists"), arg("candidates"),
-           arg("drafted"), arg("lengths"), arg("threads"), Unlocked());
+           arg("tables"), arg("stack"), arg("mask"), arg("queries"), arg("head"))
+      .def("embed", &BlockDrafter::embed, arg("tokens"), arg("positions"), arg("source"),
+           arg("out"), arg("places"), Unlocked());
   py::class_<Verifying, std::shared_ptr<Verifying>>(module, "Verifying")
       .def(py::init([](Reader encoder, Reader decoder, std::vector<Packed> keys_values,
                        Packed output) {

@@ -200,14 +200,10 @@ def rank(logits: Tensor, tokens: Tensor) -> Tensor:
     logits: [..., V]; tokens: [...] int64. Returns [...] int64, 0 for the argmax. Equal logits
     are ordered by id, as argmax breaks ties, so rank 0 is exactly the argmax.
     """
-    if not compiled(logits):
-        own = logits.gather(-1, tokens[..., None])
-        ids = torch.arange(logits.shape[-1], device=logits.device)
-        before = (logits > own) | ((logits == own) & (ids < tokens[..., None]))
-        return before.sum(-1)
-    out = torch.empty(tokens.shape, dtype=torch.int64)
-    native.rank(logits, tokens, out, torch.get_num_threads())
-    return out
+    own = logits.gather(-1, tokens[..., None])
+    ids = torch.arange(logits.shape[-1], device=logits.device)
+    before = (logits > own) | ((logits == own) & (ids < tokens[..., None]))
+    return before.sum(-1)
 
 
 def failed(logits: Tensor, columns: Tensor, active: Tensor) -> Tensor:
@@ -298,71 +294,11 @@ def listed(
     vocab_size: int,
 ) -> Tensor:  # [N] int32
     """The types of all source ids and the common ones, each once, ascending."""
-    if not compiled(source_ids):
-        first, stop = starts[source_ids].long(), starts[source_ids + 1].long()
-        counts = stop - first
-        begins = (first - counts.cumsum(0) + counts).repeat_interleave(counts)
-        own = types[begins + torch.arange(len(begins), device=begins.device)]
-        is_listed = torch.zeros(vocab_size, dtype=torch.bool, device=own.device)
-        is_listed[own.long()] = True
-        is_listed[common.long()] = True
-        return is_listed.nonzero()[:, 0].int()
-    out = common.new_empty(vocab_size)
-    count = native.list_types(
-        source_ids=source_ids, starts=starts, types=types, common=common, out=out
-    )
-    return out[:count].clone()
-
-
-def scored_tokens(
-    prefix: Tensor,  # [B, W] int64, the start token in front
-    lengths: Tensor,  # [B] int64, tokens of each prefix
-    draft: Tensor,  # [B, K] int64, of which `num_drafted` [B] int64 count
-    num_drafted: Tensor,
-    pad: int,
-) -> Tensor:  # [B, K+1] int64
-    """What the verifier reads in a round: the last token of each prefix, then its draft.
-
-    Padding replaces the junk after a shorter draft, which may not be a token id.
-    """
-    if not compiled(prefix):
-        columns = torch.arange(draft.shape[1], device=draft.device)
-        drafted = draft.masked_fill(columns >= num_drafted[:, None], pad)
-        return torch.cat([prefix.gather(1, lengths[:, None] - 1), drafted], 1)
-    out = draft.new_empty(draft.shape[0], draft.shape[1] + 1)
-    native.scored_tokens(prefix=(prefix, lengths), draft=(draft, num_drafted), pad=pad, out=out)
-    return out
-
-
-def open_window(
-    lengths: Tensor,  # [B] int64, positions that each row has
-    num_new: int,
-    skip: int,
-    capacity: int,  # positions a row in the storage
-    live: int,
-    last_seen: Tensor | None,  # [B, n] int64; None = each position sees up to itself
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`num_new` positions after each row and `skip` more: see `KVCache.window`.
-
-    Returns positions [B, n] int64; where in the storage these go, [B * n] int64; and the mask of
-    each over the first `live` positions, [B, 1, n, live], additive, of that dtype.
-    """
-    num_rows, device = len(lengths), lengths.device
-    if dtype is not torch.float32 or not compiled(lengths):
-        positions = lengths[:, None] + torch.arange(skip, skip + num_new, device=device)  # [B, n]
-        rows = torch.arange(num_rows, device=device)[:, None] * capacity
-        last_seen = positions if last_seen is None else last_seen
-        seen_mask = torch.arange(live, device=device) <= last_seen[..., None]  # [B, n, T]
-        return positions, (rows + positions).flatten(), additive(seen_mask, dtype)[:, None]
-    positions = lengths.new_empty(num_rows, num_new)
-    at = lengths.new_empty(num_rows * num_new)
-    mask = torch.empty(num_rows, 1, num_new, live, dtype=dtype)
-    native.open_window(
-        lengths=lengths,
-        last_seen=last_seen,
-        skip=skip,
-        capacity=capacity,
-        out=(positions, at, mask),
-    )
-    return positions, at, mask
+    first, stop = starts[source_ids].long(), starts[source_ids + 1].long()
+    counts = stop - first
+    begins = (first - counts.cumsum(0) + counts).repeat_interleave(counts)
+    own = types[begins + torch.arange(len(begins), device=begins.device)]
+    is_listed = torch.zeros(vocab_size, dtype=torch.bool, device=own.device)
+    is_listed[own.long()] = True
+    is_listed[common.long()] = True
+    return is_listed.nonzero()[:, 0].int()

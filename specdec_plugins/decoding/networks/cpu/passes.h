@@ -7,6 +7,58 @@
 
 namespace specdec {
 
+using Packed = std::shared_ptr<PackedWeights>;
+using Memory = std::shared_ptr<float>;
+
+inline Memory memory_of(size_t count) {
+  return std::static_pointer_cast<float>(scratch_memory(count * sizeof(float)));
+}
+
+template <typename T>
+Tensor<T, 2> matrix(T* data, int64_t rows, int64_t width) {
+  return {data, {rows, width}, 0, {}};
+}
+
+// Tokens to states: embeddings, layers, and the norms around them.
+struct Reader {
+  Tables tables;
+  std::optional<NormTensors> first_norm, last_norm;  // of embeddings; of the last states
+  std::shared_ptr<Stack> stack;
+
+  // What the first layer reads, [M, D], of M tokens and their positions.
+  void embed(const std::vector<int64_t>& tokens, const std::vector<int64_t>& positions,
+             float* out) const {
+    const int64_t count = tokens.size(), dim = tables.tokens.size(1);
+    specdec::embed({tokens.data(), {1, count}, 0, {}}, {positions.data(), {1, count}, 0, {}},
+                   tables, {out, {1, count, dim}, 0, {}});
+    normalise(first_norm, out, count);
+  }
+
+  // Last states [m, D] of the places that a plan asks for.
+  void read(const Plan& plan, const std::vector<int64_t>& tokens,
+            const std::vector<int64_t>& positions, float* out, int threads) const {
+    const Memory x = memory_of(tokens.size() * stack->dim());
+    embed(tokens, positions, x.get());
+    stack->follow(plan, x.get(), nullptr, {0, stack->size()}, out, threads);
+    normalise(last_norm, out, plan.asked.empty() ? tokens.size() : plan.asked.size());
+  }
+
+ private:
+  void normalise(const std::optional<NormTensors>& norm, float* x, int64_t count) const {
+    if (!norm) return;
+    const int dim = int(tables.tokens.size(1));
+    for (float* row = x; row < x + count * dim; row += dim)
+      best_isa().normalise(norm->read(dim), row, dim, row);
+  }
+};
+
+// The verifier.
+struct Verifying {
+  Reader encoder, decoder;
+  std::vector<Packed> keys_values;  // of the source, for each layer
+  Packed output;
+};
+
 // The weights of a sequential head.
 struct Head {
   Head(Tensor<const Bfloat16, 2> table, std::shared_ptr<PackedWeights> state,
@@ -127,121 +179,14 @@ inline void walk_blocks(const Blocks& blocks, const Head& head,
   in_team(threads, [&](int thread, int team) { isa.walk(walk, arena.scratch, thread, team); });
 }
 
-// The keys and values of committed tokens.
-struct Cached {
-  Integers<1> lengths;  // [B]
-  Storage storage;
-  int live;  // positions a row that a pass may use
-};
-
-// New tokens of every row: positions, masks, and where they go in the storage of all rows.
-struct Window {
-  Owned<int64_t, 2> positions;
-  Owned<int64_t, 1> at;
-  Owned<float, 4> mask;
-  const Storage& storage;
-
-  Window(int64_t rows, int64_t width, const Cached& cached,
-         const std::optional<Integers<2>>& last_seen = {})
-      : positions(rows, width),
-        at(rows * width),
-        mask(rows, int64_t(1), width, int64_t(cached.live)),
-        storage(cached.storage) {
-    const int64_t capacity = storage.size(1) / rows;
-    check_same("rows", rows, cached.lengths.size(0));
-    check_within(cached.lengths, 0, capacity, "the length of a cached prefix");
-    const int64_t most = *std::max_element(cached.lengths.data, cached.lengths.data + rows);
-    if (most + width > cached.live || cached.live > capacity)
-      throw std::out_of_range("a pass is longer than there is room for in the cache");
-    open_window(cached.lengths, last_seen, 0, capacity,
-                {positions.written(), at.written(), mask.written()});
-  }
-  Seen seen() const { return {mask.read(), storage, at.read(), {}}; }
-};
-
-// A verifier's pass over committed and drafted tokens, up to the logits.
-class Scorer {
- public:
-  // norm: of the last states, if they have one.
-  Scorer(Tables tables, std::shared_ptr<Stack> stack, std::shared_ptr<PackedWeights> output,
-         std::optional<NormTensors> norm)
-      : tables_(std::move(tables)),
-        stack_(std::move(stack)),
-        output_(std::move(output)),
-        norm_(std::move(norm)) {}
-
-  // The last states [B, K + 1, D], and the logits [B * (K + 1), V] of them.
-  void score(const Ragged& prefix, const Ragged& draft, int64_t pad, const Cached& cached,
-             const Source& source, const Tensor<float, 3>& states,
-             const Folded<float, 2>& logits, int threads) const {
-    const int64_t rows = prefix.lengths.count(), width = draft.tokens.size(1) + 1;
-    check(rows > 0, "a pass needs rows");
-    Owned<int64_t, 2> tokens(rows, width);
-    scored_tokens(prefix, draft, pad, tokens.written());
-    Window window(rows, width, cached);
-    Owned<float, 3> x(rows, width, tables_.tokens.size(1));
-    embed(tokens.read(), window.positions.read(), tables_, x.written());
-    run(x, window.seen(), source, states, threads);
-    output_->multiply(as_rows(states), logits, threads);
-  }
-
-  // Logits [B * n, V] after tokens [B, n] at any positions and places of their rows' storage; each
-  // sees the places whose bits are set in its `seen` [B, n, W]. distances: as in `Seen`.
-  void score_at(const Integers<2>& tokens, const Integers<2>& positions, const Integers<2>& places,
-                const Integers<3>& seen, const std::optional<Integers<3>>& distances,
-                const Storage& storage, const Source& source, const Folded<float, 2>& logits,
-                int threads) const {
-    const int64_t rows = tokens.size(0), width = tokens.size(1), dim = tables_.tokens.size(1);
-    check(rows > 0 && width > 0, "a pass needs tokens");
-    const int64_t capacity = storage.size(1) / rows, live = 64 * seen.size(2);
-    check_same("rows", rows, positions.size(0), places.size(0), seen.size(0));
-    check_same("columns", width, positions.size(1), places.size(1), seen.size(1));
-    check(live <= capacity, "a mask is wider than the cache");
-    check_within(Integers<1>{places.data, {rows * width}, 0, {}}, 0, live - 1, "a place");
-    Owned<float, 4> mask(rows, int64_t(1), width, live);
-    Owned<int64_t, 1> at(rows * width);
-    for (int64_t i = 0; i < rows * width; ++i) {
-      at.values[i] = i / width * capacity + places.data[i];
-      for (int64_t place = 0; place < live; ++place) {
-        const bool sees = seen.data[(i * live + place) / 64] >> place % 64 & 1;
-        mask.values[i * live + place] = sees ? 0.0f : -INFINITY;
-      }
-    }
-    Owned<float, 3> x(rows, width, dim), states(rows, width, dim);
-    embed(tokens, positions, tables_, x.written());
-    run(x, {mask.read(), storage, at.read(), distances}, source, states.written(), threads);
-    output_->multiply(as_rows(states.written()), logits, threads);
-  }
-
- private:
-  // The last states of embedded tokens.
-  void run(const Owned<float, 3>& x, const Seen& seen, const Source& source,
-           const Tensor<float, 3>& states, int threads) const {
-    stack_->run({x.read(), {}, {}}, seen, &source, {0, stack_->size()}, states, threads);
-    if (!norm_) return;
-    const Floats<2> rows = as_rows(states);
-    normalise(*norm_, rows, {states.data, {rows.size(0), rows.size(1)}, 0, {}}, threads);
-  }
-
-  static Floats<2> as_rows(const Tensor<float, 3>& states) {
-    return {states.data, {states.size(0) * states.size(1), states.size(2)}, 0, {}};
-  }
-
-  Tables tables_;
-  std::shared_ptr<Stack> stack_;
-  std::shared_ptr<PackedWeights> output_;
-  std::optional<NormTensors> norm_;
-};
-
 // A block drafter with a cached prefix.
 struct BlockDrafter {
   // queries: with which each position of the table attends to what may be copied, [., D].
-  BlockDrafter(Tables tables, std::shared_ptr<Stack> stack, int64_t mask, int64_t pad,
+  BlockDrafter(Tables tables, std::shared_ptr<Stack> stack, int64_t mask,
                std::optional<Floats<2>> queries, std::shared_ptr<Head> head)
       : tables(std::move(tables)),
         stack(std::move(stack)),
         mask(mask),
-        pad(pad),
         queries(std::move(queries)),
         head(std::move(head)) {
     if (!this->queries) return;
@@ -249,57 +194,16 @@ struct BlockDrafter {
     check_same("width", this->tables.tokens.size(1), this->queries->size(1));
   }
 
-  // States [B, m, D] of the first of `num_masks` [B] masks after each prefix. The pass covers the
-  // tokens that the cache lacks, too.
-  void read(const Ragged& prefix, const Cached& cached, const Integers<1>& num_masks,
-            const Source& source, const Tensor<float, 3>& states, int threads) const {
-    const int64_t rows = prefix.lengths.count(), dim = tables.tokens.size(1);
-    const int64_t used = states.size(1);
-    check(rows > 0 && used > 0, "a draft needs rows and columns");
-    check_same("rows", rows, prefix.tokens.size(0), num_masks.size(0), cached.lengths.size(0));
-    check_within(prefix.lengths, 1, prefix.tokens.size(1), "the length of a prefix");
-    check_within(cached.lengths, 0, cached.live, "the length of a cached prefix");
-    int64_t lacking = 0, masks = used;  // the most of any row
-    for (int64_t row = 0; row < rows; ++row) {
-      lacking = std::max(lacking, prefix.lengths.data[row] - 1 - cached.lengths.data[row]);
-      masks = std::max(masks, num_masks.data[row]);
-    }
-    const int64_t width = lacking + masks;
-    Owned<int64_t, 2> tokens(rows, width), last_seen(rows, width), columns(rows, used);
-    open_block(prefix, cached.lengths, num_masks, mask, pad,
-               {tokens.written(), last_seen.written(), columns.written()});
-    Window window(rows, width, cached, last_seen.read());
-    Owned<float, 3> x(rows, width, dim), places(rows, width, dim);
+  // The same of tokens [B, n], [B, n, D].
+  void embed(const Integers<2>& tokens, const Integers<2>& positions, const Source& source,
+             const Tensor<float, 3>& out, const Tensor<float, 3>& places) const {
+    const int64_t rows = tokens.size(0), width = tokens.size(1);
+    check_same("rows", rows, positions.size(0), out.size(0), places.size(0));
+    check_same("columns", width, positions.size(1), out.size(1), places.size(1));
+    check_same("width", tables.tokens.size(1), out.size(2), places.size(2));
     std::vector<Place> own;
     for (int64_t i = 0; i < rows * width; ++i) own.push_back({int(i / width), 0, 0, nullptr});
-    embed_block(own, tokens.values.data(), window.positions.values.data(),
-                copied_of(source, rows), x.values.data(), places.values.data());
-    stack->run({x.read(), places.read(), columns.read()}, window.seen(), &source,
-                {0, stack->size()}, states, threads);
-  }
-
-  // Drafts among the types listed, cut at `budget` [B] and after an eos, to lengths [B]; returns the
-  // longest.
-  int64_t draft(const Ragged& prefix, const Cached& cached, const Integers<1>& num_masks,
-                const Integers<1>& budget, int64_t eos, const Source& source,
-                const std::vector<std::shared_ptr<PackedWeights>>& lists, int candidates,
-                const Drafted& drafted, const Tensor<int64_t, 1>& lengths, int threads) const {
-    const int64_t rows = prefix.lengths.count(), used = drafted.tokens.size(1);
-    check_same("rows", rows, budget.size(0), lengths.size(0));
-    Owned<float, 3> states(rows, used, tables.tokens.size(1));
-    read(prefix, cached, num_masks, source, states.written(), threads);
-    Owned<int64_t, 1> before(rows);
-    for (int64_t row = 0; row < rows; ++row)
-      before.values[row] =
-          prefix.tokens.data[row * prefix.tokens.size(1) + prefix.lengths.data[row] - 1];
-    check(head != nullptr, "there is no head");
-    walk_blocks({states.read(), {}, lists, before.read(), tables.tokens}, *head,
-                read_by(*head, &source, rows), candidates, drafted, threads);
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t most = std::clamp<int64_t>(budget.data[row], 0, used);
-      lengths.data[row] = up_to_eos(drafted.tokens.data + row * used, most, eos);
-    }
-    return *std::max_element(lengths.data, lengths.data + rows);
+    embed_block(own, tokens.data, positions.data, copied_of(source, rows), out.data, places.data);
   }
 
   // What masks of each row may copy.
@@ -342,7 +246,7 @@ struct BlockDrafter {
 
   const Tables tables;
   const std::shared_ptr<Stack> stack;
-  const int64_t mask, pad;
+  const int64_t mask;
   const std::optional<Floats<2>> queries;
   const std::shared_ptr<Head> head;
 };

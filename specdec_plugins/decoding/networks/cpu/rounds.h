@@ -1,5 +1,4 @@
-// The bookkeeping of a round. In torch each of these is a dozen operations on a few integers, whose
-// call overhead exceeds their work. Their twins (ops.py, extend.py) describe the tensors.
+// The steps of a round around the passes over layers.
 
 #pragma once
 
@@ -15,66 +14,6 @@ struct Ragged {
   Integers<2> tokens;
   Integers<1> lengths;
 };
-
-// New positions, where they go in the storage of all rows, and the additive mask of each.
-struct Opened {
-  Tensor<int64_t, 2> positions;  // [B, n]
-  Tensor<int64_t, 1> at;         // [B * n]
-  Tensor<float, 4> mask;         // [B, 1, n, live]
-};
-
-// `skip` positions are left out after those that each row has, `lengths`; see ops.open_window.
-inline void open_window(const Integers<1>& lengths, const std::optional<Integers<2>>& last_seen,
-                        int skip, int64_t capacity, const Opened& out) {
-  const auto& [positions, at, mask] = out;
-  const int64_t count = positions.size(1), live = mask.size(3);
-  check_same("rows", lengths.size(0), positions.size(0), mask.size(0));
-  check_same("positions", positions.count(), at.size(0), mask.size(0) * mask.size(2),
-             last_seen ? last_seen->count() : at.size(0));
-  for (int64_t row = 0; row < positions.size(0); ++row)
-    for (int64_t column = 0; column < count; ++column) {
-      const int64_t entry = row * count + column;
-      const int64_t position = lengths.data[row] + skip + column;
-      const int64_t seen = last_seen ? last_seen->data[entry] : position;
-      const int64_t num_seen = std::clamp<int64_t>(seen + 1, 0, live);
-      positions.data[entry] = position;
-      at.data[entry] = row * capacity + position;
-      float* own_mask = mask.data + entry * live;
-      std::fill_n(own_mask, num_seen, 0.0f);
-      std::fill_n(own_mask + num_seen, live - num_seen, -std::numeric_limits<float>::infinity());
-    }
-}
-
-// The tokens of a block drafter's pass: those that a row's cache lacks, then masks and padding; the
-// last position that each may attend to; and the columns of the first masks.
-struct Block {
-  Tensor<int64_t, 2> tokens, last_seen;  // [B, n]
-  Tensor<int64_t, 2> used;               // [B, m]
-};
-
-inline void open_block(const Ragged& prefixes, const Integers<1>& cached,
-                       const Integers<1>& num_masks, int64_t mask, int64_t pad, const Block& out) {
-  const auto& [prefix, lengths] = prefixes;
-  const auto& [tokens, last_seen, used] = out;
-  check_same("rows", prefix.size(0), lengths.size(0), cached.size(0), num_masks.size(0),
-             tokens.size(0), last_seen.size(0), used.size(0));
-  check_same("columns", tokens.size(1), last_seen.size(1));
-  check_within(lengths, 1, prefix.size(1), "the length of a prefix");
-  check_within(cached, 0, prefix.size(1), "the length of a cached prefix");
-  for (int64_t row = 0; row < tokens.size(0); ++row) {
-    const int64_t* own = prefix.data + row * prefix.size(1);
-    const int64_t known = lengths.data[row] - 1;  // less the start token
-    const int64_t have = cached.data[row], fresh = known - have, masks = num_masks.data[row];
-    for (int64_t column = 0; column < tokens.size(1); ++column) {
-      const int64_t entry = row * tokens.size(1) + column;
-      tokens.data[entry] = column < fresh           ? own[have + column + 1]
-                           : column < fresh + masks ? mask
-                                                    : pad;
-      last_seen.data[entry] = column < fresh ? have + column : known + masks - 1;
-    }
-    for (int64_t i = 0; i < used.size(1); ++i) used.data[row * used.size(1) + i] = fresh + i;
-  }
-}
 
 // The embedding tables of a decoder. Positions past the table get its last row: only junk may lie
 // there.
@@ -187,25 +126,6 @@ inline void extend(const Integers<2>& draft, const Verdict& verdict, const Integ
   }
 }
 
-// The last committed token of each row and its draft, with padding in place of junk.
-inline void scored_tokens(const Ragged& prefixes, const Ragged& drafts, int64_t pad,
-                          const Tensor<int64_t, 2>& out) {
-  const auto& [prefix, lengths] = prefixes;
-  const auto& [draft, num_drafted] = drafts;
-  const int64_t width = draft.size(1);
-  check_same("rows", prefix.size(0), lengths.size(0), draft.size(0), num_drafted.size(0),
-             out.size(0));
-  check_same("columns", width + 1, out.size(1));
-  check_within(lengths, 1, prefix.size(1), "the length of a prefix");
-  for (int64_t row = 0; row < lengths.count(); ++row) {
-    int64_t* own = out.data + row * (width + 1);
-    const int64_t count = std::clamp<int64_t>(num_drafted.data[row], 0, width);
-    own[0] = prefix.data[row * prefix.size(1) + lengths.data[row] - 1];
-    std::copy_n(draft.data + row * width, count, own + 1);
-    std::fill_n(own + 1 + count, width - count, pad);
-  }
-}
-
 // What rules and drafters compute from logits.
 
 // Whether the largest is finite: false if any is NaN or overflowed, or if all are minus infinity.
@@ -260,17 +180,6 @@ inline void largest(const Floats<2>& logits, const Tensor<float, 2>& scores,
       scores.data[row * count + i] = found[i].score;
       tokens.data[row * count + i] = found[i].token;
     }
-  });
-}
-
-inline void rank(const Logits& logits, const EachRow<const int64_t>& tokens,
-                 const EachRow<int64_t>& out, int threads) {
-  const int width = width_of(logits, out.count());
-  check_same("rows", out.count(), tokens.count());
-  const auto rank_of = best_isa().rank_of;
-  for_rows(out.count(), threads, [&](int64_t row) {
-    check_token(tokens.data[row], width);
-    out.data[row] = rank_of(logits.data + row * width, width, tokens.data[row]);
   });
 }
 
@@ -331,75 +240,6 @@ inline void leading_log_probs(const Floats<3>& logits, const Ragged& counted,
       check_token(tokens.data[entry], width);
       out.data[entry] = double(own[tokens.data[entry]]) - log_total_of(own, width);
     }
-  });
-}
-
-// Bigram probabilities: bigrams.py.
-struct Bigrams {
-  Types starts;  // [V + 1]
-  Types tokens;  // [pairs]
-  Floats<1> log_probs, backoffs, frequencies;
-
-  float log_prob(int64_t before, int64_t after) const {
-    const int32_t start = starts.data[before], stop = starts.data[before + 1];
-    if (start < 0 || start > stop || stop > tokens.size(0))
-      throw std::out_of_range("bigrams are cut off");
-    const int32_t *first = tokens.data + start, *last = tokens.data + stop;
-    const int32_t* found = std::lower_bound(first, last, int32_t(after));
-    if (found != last && *found == after) return log_probs.data[found - tokens.data];
-    return backoffs.data[before] + frequencies.data[after];
-  }
-};
-
-// logits [K, V] of one row; `before` is its last committed token; writes K tokens to `path`.
-inline void best_path(const float* logits, int length, int width, int64_t before,
-                      const Bigrams& bigrams, float weight, int count, const Isa& isa,
-                      int64_t* path) {
-  std::vector<Candidate> candidates(size_t(length) * count);
-  std::vector<int> origins(size_t(length) * count);
-  std::vector<float> total(count), reached(count);
-  for (int position = 0; position < length; ++position) {
-    Candidate* own = &candidates[size_t(position) * count];
-    isa.largest_of(logits + int64_t(position) * width, width, count, own);
-    for (int to = 0; to < count; ++to) {
-      if (position == 0) {
-        reached[to] = own[to].score + weight * bigrams.log_prob(before, own[to].token);
-        continue;
-      }
-      int origin = 0;
-      float best = 0;
-      for (int from = 0; from < count; ++from) {
-        const float score =
-            total[from] + weight * bigrams.log_prob((own - count)[from].token, own[to].token);
-        if (from == 0 || score > best) best = score, origin = from;
-      }
-      origins[size_t(position) * count + to] = origin;
-      reached[to] = best + own[to].score;
-    }
-    total.swap(reached);
-  }
-  int at = int(std::max_element(total.begin(), total.end()) - total.begin());
-  for (int position = length - 1; position >= 0; --position) {
-    path[position] = candidates[size_t(position) * count + at].token;
-    at = origins[size_t(position) * count + at];
-  }
-}
-
-// The best path of each row, [B, K].
-inline void best_paths(const Floats<3>& logits, const Integers<1>& before, const Bigrams& bigrams,
-                       float weight, int candidates, const Tensor<int64_t, 2>& paths,
-                       int threads) {
-  const int length = int(logits.size(1)), width = int(logits.size(2));
-  check_same("rows", logits.size(0), before.size(0), paths.size(0));
-  check_same("positions", length, paths.size(1));
-  check_same("types", width, bigrams.starts.size(0) - 1, bigrams.backoffs.size(0),
-             bigrams.frequencies.size(0));
-  check_same("bigrams", bigrams.tokens.size(0), bigrams.log_probs.size(0));
-  check(0 < candidates && candidates <= width, "there are no such candidates");
-  for_rows(logits.size(0), threads, [&](int64_t row) {
-    check_token(before.data[row], width);
-    best_path(logits.data + row * length * width, length, width, before.data[row], bigrams, weight,
-              candidates, best_isa(), paths.data + row * length);
   });
 }
 
