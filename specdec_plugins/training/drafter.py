@@ -14,8 +14,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -32,6 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.resume import Log, sha256
 from specdec_plugins.corpus.teacher import DataBin
+from specdec_plugins.decoding.networks.reading import give_back
 from specdec_plugins.errors import ENDING, Stopped, UserError, handling, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.models import read_model
@@ -328,14 +329,13 @@ class Training:
         Raises Stopped on a signal, and UserError if the loss is no number any more; the same call
         then goes on.
         """
-        if self.device.type == "cpu":
-            _keep_memory()
-        while not self._agree(self.rank == 0 and self.is_over):
-            points = self.curve.entries if self.rank == 0 else []
-            at = points[-1]["hours"] if points else 0.0
-            self._train(_of_first(at) + self.plan.every)
-            if self.rank == 0:
-                self._measure(measure)
+        with _keeping_memory() if self.device.type == "cpu" else nullcontext():
+            while not self._agree(self.rank == 0 and self.is_over):
+                points = self.curve.entries if self.rank == 0 else []
+                at = points[-1]["hours"] if points else 0.0
+                self._train(_of_first(at) + self.plan.every)
+                if self.rank == 0:
+                    self._measure(measure)
 
     def _measure(self, measure: Measure) -> None:
         """Put the mean weights on the curve, and keep them if they are the best."""
@@ -350,8 +350,8 @@ class Training:
 
 
 _CPU = torch.device("cpu")
-# M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
-_MALLOC = ((-4, 0), (-1, 2**31 - 1), (-2, 1 << 28))
+# M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h: while training, and as glibc has them
+_MALLOC = ((-4, 0, 65536), (-1, 2**31 - 1, 1 << 17), (-2, 1 << 28, 1 << 17))
 _COUNTS = ("update", "epoch", "taken", "seconds")
 
 
@@ -365,12 +365,19 @@ def _board(folder: Path) -> Any:
     return SummaryWriter(str(folder))
 
 
-def _keep_memory() -> None:
+@contextmanager
+def _keeping_memory() -> Iterator[None]:
     """Keep memory after each use; glibc returns large blocks to the system, which clears them."""
-    tell = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
-    if tell is not None:
-        for number, value in _MALLOC:
+    library = ctypes.CDLL(None)
+    tell: Any = getattr(library, "mallopt", lambda *_: 0)  # other C libraries have none
+    for number, value, _ in _MALLOC:
+        tell(number, value)
+    try:
+        yield
+    finally:  # the process may go on to translate
+        for number, _, value in _MALLOC:
             tell(number, value)
+        give_back()
 
 
 def _place() -> tuple[int, int]:

@@ -31,6 +31,7 @@ from specdec_plugins.training import networks
 from specdec_plugins.training.drafter import Plan, Training
 from specdec_plugins.training.objective import Objective, ProjectedLoss, cut_blocks, draw_starts
 from tests.bundles import ROOT, WITHOUT_FAIRSEQ
+from tests.formats.pretrained.measured import memory
 from tests.refusals import refused
 
 VERIFIER = ROOT / "tests" / "regression" / "earlier" / "verifier.pt"
@@ -246,6 +247,16 @@ def test_it_learns_and_what_it_writes_decodes(plan: Plan, monkeypatch: pytest.Mo
     for name, mean in training.mean.items():
         assert torch.equal(state[name], mean), name
     assert not torch.equal(state["decoder.copy.weight"], training.learnt["decoder.copy.weight"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process")
+def test_the_process_gives_memory_back_again_afterwards(plan: Plan) -> None:
+    Training(plan).run(measured)
+    before = memory("VmRSS")
+    blocks = [torch.ones(2**22) for _ in range(8)]  # of 16 MB
+    assert memory("VmRSS") - before > 2**26
+    del blocks
+    assert memory("VmRSS") - before < 2**24
 
 
 def test_it_goes_on_from_an_earlier_drafter(plan: Plan) -> None:

@@ -4,12 +4,10 @@ alone."""
 from __future__ import annotations
 
 import copy
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +44,7 @@ from tests.decoding.networks.toys import (
     transformer,
 )
 from tests.decoding.toys import SPECIAL, method_of
+from tests.formats.pretrained.measured import memory
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 SETS = instruction_sets()
@@ -269,15 +268,12 @@ def test_a_pass_stays_within_its_tensors(change: dict[str, Any], words: str) -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process")
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_long_pass_leaves_no_memory_behind(int8: bool) -> None:
-    def held() -> int:  # bytes
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     layers = NativeLayers(LayerStack(replace(STACK, dim=64, ffn_dim=256), "relu", None), int8)
     layers(torch.zeros(1, 8, 64), None)
     x = torch.zeros(8000, 8, 64)  # 64 MB of hidden states, and 115 MB in all
-    before = held()
+    before = memory("VmRSS")
     out = layers(x, None)
-    assert held() - before < out.numel() * 4 + 2**25
+    assert memory("VmRSS") - before < out.numel() * 4 + 2**25
 
 
 def test_products_of_other_shapes_are_refused() -> None:
