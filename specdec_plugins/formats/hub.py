@@ -7,6 +7,7 @@ HF_HUB_OFFLINE) are those of transformers, which may have downloaded the model b
 from __future__ import annotations
 
 import errno
+import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,8 @@ class _Download:
     def folder(self) -> Path:
         """The folder in the cache, complete."""
         hub = imported("huggingface_hub", "text")
+        for client in ("httpx", "httpx2"):  # they log each request
+            logging.getLogger(client).setLevel(logging.WARNING)
         with self._explained(hub):
             folder = self._fetched(hub, self.revision, _DESCRIBING, tqdm_class=_Silent)
         with self._named(folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,12 @@ def test_a_bundle_has_a_name_too_and_a_folder_goes_before_one(hub: Hub, tmp_path
         assert not hub.asked
 
 
-def test_commands_take_names(hub: Hub, opus: Path, tmp_path: Path) -> None:
-    convert.BUNDLE(OPUS, "--output", tmp_path / "bundle")
+def test_commands_take_names(
+    hub: Hub, opus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        convert.BUNDLE(OPUS, "--output", tmp_path / "bundle")
+    assert "HTTP Request" not in caplog.text
     same = "model.safetensors", "verifier.safetensors"
     assert (tmp_path / "bundle" / same[1]).stat().st_size > (opus / same[0]).stat().st_size // 2
     assert Path(served_settings({"data": BUNDLE}).data).name == COMMIT
