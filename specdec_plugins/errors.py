@@ -66,14 +66,20 @@ def stopping(numbers: Iterable[int] = ENDING) -> AbstractContextManager[None]:
     """Inside the block the first of these signals raises Stopped. Later ones do nothing: they would
     cut off what the first one ends.
     """
-    seen: list[int] = []
+    seen: list[Stopped] = []
+    _STOPS.clear()
 
     def stop(number: int) -> None:
-        seen.append(number)
+        seen.append(Stopped(number))
         if len(seen) == 1:
-            raise Stopped(number)
+            _STOPS[:] = seen
+            raise seen[0]
 
     return handling(stop, numbers)
+
+
+# The last stop. Libraries in C may turn one that arrives inside of them into an error of theirs.
+_STOPS: list[Stopped] = []
 
 
 def run_program(module: str, function: str = "main", *given: object, **named: object) -> int:
@@ -121,7 +127,9 @@ def run_command(prog: str, work: Callable[[], int | None], debug: bool, interrup
         # The reader is gone, but Python would flush standard output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as raised:
+        is_told = isinstance(raised, (UserError, KeyboardInterrupt))
+        error = _STOPS[0] if _STOPS and not is_told else raised
         message = _exhausted(error) or str(error)
         if debug or not (_exhausted(error) or isinstance(error, (UserError, KeyboardInterrupt))):
             raise

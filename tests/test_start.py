@@ -83,16 +83,18 @@ def test_ctrl_c_outside_of_a_commands_own_guard(when: str, tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (INTERRUPTED if when == "before" else 3, b"")
 
 
+@pytest.mark.parametrize("turned", ["", "    except BaseException: raise ValueError from None\n"])
 @pytest.mark.parametrize(("first", "status"), [("SIGINT", INTERRUPTED), ("SIGTERM", TERMINATED)])
 def test_a_second_ctrl_c_does_not_cut_off_what_the_first_ends(
-    first: str, status: int, tmp_path: Path
+    first: str, status: int, turned: str, tmp_path: Path
 ) -> None:
+    """Nor does code in C that turns the first into an error of its own hide it."""
     (tmp_path / "work.py").write_text(
         "import atexit, os, signal\n"
         "from specdec_plugins.errors import run_command\n"
         "def stop(name): os.kill(os.getpid(), getattr(signal, name))\n"
         "def work():\n"
-        f"    try: stop('{first}')\n"
+        f"    try: stop('{first}')\n{turned}"
         "    finally: stop('SIGINT'); print('closed', flush=True)\n"
         "def main():\n"
         "    atexit.register(stop, 'SIGINT')\n"
