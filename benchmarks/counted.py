@@ -89,10 +89,11 @@ _PRODUCTS = ("linear", "mm", "addmm", "bmm", "baddbmm", "matmul", "scaled_dot_pr
 
 
 class Counted(TorchDispatchMode):
-    """Notes what is launched."""
+    """Notes what is launched on that kind of device."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: str = "meta") -> None:
         super().__init__()
+        self.on = on
         self.launches: list[Launch] = []
 
     def __torch_dispatch__(
@@ -104,10 +105,11 @@ class Counted(TorchDispatchMode):
                 return operation.decompose(*args, **kwargs)
         made = operation(*args, **kwargs)
         views = operation._schema.returns
-        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in views)
+        is_free = any(r.alias_info is not None and not r.alias_info.is_write for r in views)
+        is_free |= name.startswith(("empty", "new_empty"))
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         out = [x for x in pytree.tree_leaves(made) if isinstance(x, Tensor)]
-        if out and out[0].is_meta and not is_view and not name.startswith(("empty", "new_empty")):
+        if out and out[0].device.type == self.on and not is_free:
             self.launches.append(Launch(_bytes(name, tensors, out), _products(name, tensors, out)))
         return made
 
