@@ -16,13 +16,10 @@ import pytest
 import torch
 
 from benchmarks.engines.fairseq import FairseqSearch
-from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.decoding.contract import Draft, Prefix, Scores
-from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.errors import BROKEN_PIPE, INTERRUPTED, UnreadableError
+from specdec_plugins.errors import BROKEN_PIPE, INTERRUPTED
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
 from tests.bundles import ROOT
@@ -254,18 +251,6 @@ def test_prefixes_are_honoured(strategy: str, cli: Cli) -> None:
     assert infer("s1 s2 s3", "--prefix-size", "9")[1::2] == ["s1 s2 s3"] * 3
 
 
-def test_json_lines(cli: Cli) -> None:
-    records = cli.records("--batch", "3")
-    assert [r["id"] for r in records] == list(range(1, 21))
-    assert "".join(r["text"] + "\n" for r in records) == cli.out.read_text(encoding="utf-8")
-    assert all(r["score"] < 0 and len(r["emitted"]) == r["rounds"] for r in records)
-    assert all(
-        sum(r["emitted"]) == len(r["tokens"]) + (r["finish_reason"] == "eos") for r in records
-    )
-    scores = [r["score"] for r in cli.records("--strategy", "AR")]
-    assert [r["score"] for r in records] == pytest.approx(scores)
-
-
 def test_what_the_models_positions_cut_is_no_ended_sentence(cli: Cli) -> None:
     """The verifier has 40 positions, and one is the end's."""
     flags = ["--strategy", "AR", "--beam", "2", "--max-len-b", "100", "--batch", "20"]
@@ -314,58 +299,6 @@ def test_the_drafter_alone_needs_no_verifier(cli: Cli) -> None:
     cli.out.unlink()
     assert main([*argv, "--strategy", "drafter"]) in DONE
     assert cli.out.read_text().split("\n")[:-1] == expected
-
-
-def test_a_line_without_numbers_is_empty_and_the_status_says_so(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = cli.infer()
-    score = TransformerVerifier.score
-
-    def overflowing(self: TransformerVerifier, prefix: Prefix, draft: Draft) -> Scores:
-        scores = score(self, prefix, draft)
-        long = prefix.lengths > 3
-        return Scores(scores.logits.masked_fill(long[:, None, None], torch.nan))
-
-    monkeypatch.setattr(TransformerVerifier, "score", overflowing)
-    cli.out.unlink()
-    assert main(cli.arguments()) == 1
-    told = cli.capsys.readouterr().err
-    lines = cli.out.read_text().split("\n")[:-1]
-    empty = [number for number, line in enumerate(lines, 1) if not line]
-    assert [line for line in lines if line] == [
-        good for n, good in enumerate(expected, 1) if n not in empty
-    ]
-    first, others = empty[:10], len(empty[10:])
-    for number in first:
-        assert f"in, line {number}: is left empty, as the model's scores are not numbers" in told
-    assert others
-    assert f"lines {', '.join(map(str, first))} and {others} more: left empty" in told
-
-
-def test_what_is_cut_or_cannot_be_read_is_told_by_line_and_the_status(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Codec.source_ids
-
-    def picky(self: Codec, line: str) -> list[int]:
-        if line == "s3 s4":
-            raise UnreadableError("no letter is known.")
-        return real(self, line)
-
-    monkeypatch.setattr(Codec, "source_ids", picky)
-    cli.source = cli.tmp / "in"
-    cli.source.write_text("s1\ns3 s4\n\ns2\n")
-    told = f"inference.py: {cli.source}, line 2: no letter is known. It is copied, as the model"
-    assert cli.refused("--on-unreadable", "fail").endswith("in, line 2: no letter is known.")
-    assert main(cli.arguments("--max-len-b", "2")) == 1
-    first, second, *others = cli.out.read_text().split("\n")
-    assert (len(first.split()), second, others[0], len(others[1].split())) == (2, "s3 s4", "", 2)
-    error = cli.capsys.readouterr().err
-    assert told in error
-    assert "inference.py: line 2: copied, as the model cannot read all of it.\n" in error
-    assert "inference.py: lines 1, 4: cut at the length limit, so the end is missing.\n" in error
-    assert "4 sentences (1 empty, 2 cut at the length limit, 1 copied)" in error
 
 
 def test_a_diagnosis(cli: Cli) -> None:
@@ -439,6 +372,7 @@ def test_what_cannot_be_continued_is_not_promised_to_be(
         (b"s1\n", "--block-size 7", "was trained for blocks of 6 tokens"),
         (b"s1\n", "--bpe subword_nmt --bpe-codes none", "none: the BPE codes cannot be read"),
         (b"s1\n", "-s fr", "dict.fr.txt"),
+        (b"s1\n", "-s de -t en", "was trained from en to de; swap --source-lang and --target-lang"),
         (b"s1\n", "--path none.pt", "none.pt: "),
         (b"s1\n", "--drafter assistant", "drafter.pt: this is a block drafter"),
         (b"s1\n", "--strategy drafter --drafter lookup", "cannot decode alone"),
@@ -470,13 +404,6 @@ def test_an_empty_input_gives_an_empty_output(more: list[str], cli: Cli) -> None
     assert not (cli.tmp / "out.resume").exists()
 
 
-def test_lines_end_as_they_did(cli: Cli) -> None:
-    first, second = cli.infer(lines=["s1 s2", "s3"])
-    cli.source.write_bytes(b"s1 s2\r\n\r\ns3\n")
-    assert main(cli.arguments()) in DONE
-    assert cli.out.read_bytes().decode() == f"{first}\r\n\r\n{second}\n"
-
-
 def test_lines_before_a_bad_buffer_are_kept(cli: Cli) -> None:
     cli.source = cli.tmp / "in"
     cli.source.write_bytes(b"s1\ns2\ns3\n\xff\n")
@@ -501,13 +428,6 @@ def test_a_folder_that_does_not_say_its_direction(cli: Cli) -> None:
     argv = [flag for flag in cli.arguments() if flag not in ("-s", "-t", "en", "de")]
     assert "set --source-lang" in cli.refused(argv=argv)
     assert main([*argv, "--target-lang", "de"]) in DONE
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_languages_that_are_swapped(strategy: str, cli: Cli) -> None:
-    message = cli.refused("--strategy", strategy, "-s", "de", "-t", "en")
-    assert "was trained from en to de; swap --source-lang and --target-lang" in message
-    assert not cli.out.exists()
 
 
 def test_memory_that_does_not_suffice_is_told_and_bugs_keep_their_trace(

@@ -109,6 +109,10 @@ def test_raw_text_that_repeats_itself_ends_at_once_and_is_said_to() -> None:
     flaws.sum_up()
     cut = "cut as it repeats itself, so the end is missing."
     assert said == [f"line 1: is {cut}", f"line 1: {cut}"]
+    for number in range(2, 13):
+        flaws.add(number, f"line {number}", done)
+    flaws.sum_up()
+    assert said[-1] == f"lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more: {cut}"
 
 
 def test_a_source_that_is_too_long_is_read_in_pieces() -> None:

@@ -16,14 +16,7 @@ from specdec_plugins.decoding.requests import DecodeParams, FinishReason, Reques
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import UserError
-from tests.app.toys import (
-    DICTIONARY,
-    EOS,
-    ScriptedDrafter,
-    ScriptedVerifier,
-    reverse_twice,
-    translator,
-)
+from tests.app.toys import DICTIONARY, EOS, ScriptedDrafter, ScriptedVerifier, reverse_twice
 from tests.programs import talking_to
 
 
@@ -96,13 +89,6 @@ def test_counts_survive_an_interruption() -> None:
     next(running)
     running.close()
     assert strategy.stats.rows == 1
-
-
-def test_a_search_without_rounds_is_refused() -> None:
-    search = translator()
-    search.decoder = object()  # type: ignore[assignment]
-    with pytest.raises(UserError, match="cannot stream"):
-        [*search.stream("a b")]
 
 
 @pytest.mark.integration

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from benchmarks.decodings import (
     share,
     summary,
 )
-from benchmarks.reports import table
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import Log
 from tests.app.toys import translated, translator
@@ -50,17 +48,6 @@ def decoded(
 
 def column(decoding: Decoding, name: str) -> list[Any]:
     return [one[name] for one in decoding.translations]
-
-
-def test_each_system_sees_every_sentence() -> None:
-    exact = translator()
-    systems = {"exact": exact, "short": same_networks(exact, block_size=1)}
-    long, short = decoded(systems, LINES)
-    assert (long.name, short.name) == ("exact", "short")
-    assert long.texts == short.texts == [translated(line) for line in LINES]
-    # Rounds of four and one drafted, against one and one; the warm-up is not counted.
-    assert [len(rounds) for rounds in column(long, "emitted")] == [1, 2, 0, 1]
-    assert [len(rounds) for rounds in column(short, "emitted")] == [3, 4, 0, 2]
 
 
 def test_batches_give_what_single_sentences_give_and_share_their_time() -> None:
@@ -149,18 +136,3 @@ def test_the_table_measures_against_both_greedy_decodings_and_says_what_it_means
 def test_only_all_of_them_are_100_percent() -> None:
     shares = [share(*of) for of in ((1999, 2000), (2000, 2000), (0, 7), (0, 0))]
     assert shares == ["99.9 %", "100 %", "0 %", "0 %"]
-
-
-def test_texts_that_look_alike_may_differ_in_tokens() -> None:
-    joined, split = (Decoding("x", [{"text": "ab", "tokens": t}]) for t in (["ab"], ["a@@", "b"]))
-    assert joined.differing(split) == [0]
-
-
-def test_tables_align_figures_right() -> None:
-    columns = {"name": itemgetter(0), "figure": itemgetter(1)}
-    assert table(columns, [["a", "1"], ["longer", "22"]]).splitlines() == [
-        "| name   | figure |",
-        "| ------ | -----: |",
-        "| a      |      1 |",
-        "| longer |     22 |",
-    ]

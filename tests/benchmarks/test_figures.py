@@ -46,13 +46,6 @@ def test_a_sentence_waits_for_its_batch() -> None:
     assert found["bleu"] == pytest.approx(100)
 
 
-def test_latency_by_length_is_of_sentences_alone() -> None:
-    cell = filled(batch=1, seconds=[[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
-    found = figures(cell, [], TEST)["by_length"]
-    assert sorted(length for length, _ in found) == [2, 3, 4]
-    assert sorted(seconds for _, seconds in found) == [1.0, 2.0, 3.0]
-
-
 def test_differences_are_from_greedy_decoding() -> None:
     other = ["a", "b", "c", "x"]
     cell, greedy = filled(n2=other), filled("greedy", "fairseq")

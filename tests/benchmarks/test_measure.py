@@ -18,7 +18,7 @@ from benchmarks.engines import Output, Workload
 from benchmarks.measure import NUM_WARM_UP, Cell, cut, interleave, measure
 from benchmarks.pair import Pair, Sentence
 from benchmarks.systems import Options, System
-from benchmarks.worker import Worker, rest
+from benchmarks.worker import Worker
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.decoding.stats import DecodeStats
 from tests.bundles import ROOT
@@ -113,21 +113,6 @@ def test_systems_stay_out_of_batches_that_are_not_theirs() -> None:
     cells, workers, _ = run(batches=(1, 8), batch_rows=("ours exact",))
     assert [(c.system.role, c.batch) for c in cells if c.batch == 8] == [("exact", 8)]
     assert all(worker.calls[-1] == "close" for worker in workers)
-
-
-def test_batches_hold_like_lengths_and_come_mixed() -> None:
-    batches = cut(SENTENCES, 4)
-    assert sorted(s.number for batch in batches for s in batch) == [s.number for s in SENTENCES]
-    lengths = [[len(s.ids) for s in batch] for batch in batches]
-    assert all(max(part) - min(part) <= 2 for part in lengths)
-    assert lengths != sorted(lengths, reverse=True)
-    assert batches == cut(list(SENTENCES), 4)
-
-
-def test_rest_waits_for_threads_that_spin() -> None:
-    spent = iter([0.0, 0.02, 0.02, 0.04, 0.04, 0.04])
-    rest(lambda: next(spent))
-    assert list(spent) == []
 
 
 def test_a_system_may_take_fewer_threads_and_never_more(monkeypatch: pytest.MonkeyPatch) -> None:

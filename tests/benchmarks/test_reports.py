@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks import plots
 from benchmarks.results import Results, page
 from benchmarks.systems import System
@@ -62,17 +60,3 @@ def test_plots_are_pictures_and_those_without_figures_left_out(tmp_path: Path) -
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
     written = plots.draw(results([cell(FAIRSEQ, [8.0], bleu=None)]), str(tmp_path / "run"))
     assert {path.name for path in written} == {"run.latency-by-length.png"}
-
-
-def test_the_fastest_stands_for_all_that_say_the_same(tmp_path: Path) -> None:
-    slow, fast = (System("ours", "exact", "float32", {"k": k}) for k in (8, 4))
-    cells = [cell(slow, [3.0, 3.0]), cell(fast, [1.0, 1.0]), *on_cpu().cells]
-    figure, axes = plots.pyplot().subplots()
-    plots.PLOTS["speed-against-bleu"](results(cells), axes)
-    assert [text.get_text() for text in axes.texts] == ["k 4", "beta 3, tau 1"]
-    plots.pyplot().close(figure)
-
-
-def test_bins_hold_equally_many_sentences() -> None:
-    bins = plots._binned([(n, n / 1000) for n in range(12)])
-    assert bins == [pytest.approx((start + 0.5, start + 0.5)) for start in range(0, 12, 2)]

@@ -39,12 +39,6 @@ def record() -> dict[str, Any]:
     return {**common, **figures(decodings, points, SOURCES, REFERENCES, "de", 100)}
 
 
-def test_the_grid_has_exact_decoding_once_a_block_size() -> None:
-    points = reproduce.grid([5, 10], [1, 3], [0.5, 3.0])
-    of_one = ["exact", "beta 3, tau 0.5", "beta 3, tau 3"]
-    assert [point.name for point in points] == [f"k {k}, {one}" for k in (5, 10) for one in of_one]
-
-
 def test_figures(record: dict[str, Any]) -> None:
     beam, greedy, exact, relaxed, *_ = record["rows"]
     assert set(beam["scores"]) == {"BLEU", "chrF", "compound-split BLEU"}

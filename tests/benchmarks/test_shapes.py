@@ -89,12 +89,6 @@ def test_results_of_a_grown_pair_say_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert after.symbols[: len(before)] == before.symbols
 
 
-def test_added_words_are_new() -> None:
-    words = Dictionary(["a", "madeupword00000", "madeupword00002"])
-    added = ["madeupword00001", "madeupword00003", "madeupword00004"]
-    assert shapes.made_up_dictionary(words, 10).symbols[7:] == added
-
-
 def test_shapes_that_cannot_be_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

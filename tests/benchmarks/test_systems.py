@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.engines import ENGINES
 from benchmarks.run import COMMAND
-from benchmarks.systems import PRECISIONS, Options, System
+from benchmarks.systems import Options, System
 from tests.refusals import refused, told
 
 PAIR = ("--pair", "p", "--test", "t", "--threads", "1")
@@ -19,16 +18,6 @@ def asked(*words: str, pair: tuple[str, ...] = PAIR) -> Options:
 
 def names(*words: str) -> list[str]:
     return [one.name for one in asked(*words).systems("block")]
-
-
-def test_no_two_systems_share_a_name_and_a_precision() -> None:
-    words = ("--block-sizes", "4", "8", "--scripted-acceptance", "0.5")
-    systems = asked(*words).systems("block", assistant=True)
-    assert len({(one.name, one.dtype) for one in systems}) == len(systems)
-    assert {one.engine for one in systems} == set(ENGINES) == set(PRECISIONS)
-    # Each engine has the precisions that it computes in.
-    of_int8 = {one.engine for one in systems if one.dtype == "int8"}
-    assert of_int8 == {"ctranslate2", "ours"}
 
 
 def test_what_is_compared_depends_on_the_drafter() -> None:
@@ -51,11 +40,6 @@ def test_engines_that_a_second_thread_may_slow_down_get_one_as_well() -> None:
     # In batches CTranslate2 may also share a batch among translators of one thread each.
     shared = [one.name for one in found if one.only_batches]
     assert shared == [f"ctranslate2 {role} (workers 2)" for role in ("beam 5", "greedy")]
-
-
-def test_other_blocks_are_drafted_in_each_precision() -> None:
-    found = names("--rows", "ours exact*", "--block-sizes", "4", "--relaxed")
-    assert found == 2 * ["ours exact", "ours exact (k 4)"]
 
 
 def test_patterns_choose_systems() -> None:

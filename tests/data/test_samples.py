@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
@@ -10,18 +9,6 @@ from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 DATA = Path(__file__).resolve().parents[2] / "data"
 PATH, SAMPLE = DATA / "samples" / "en-de.tsv", DATA / "sample"
 CELLS = [line.split("\t") for line in PATH.read_text(encoding="utf-8").splitlines()]
-
-
-def test_there_are_enough_over_several_domains() -> None:
-    domains = Counter(domain for _, _, domain in CELLS)
-    assert len(CELLS) >= 100
-    assert len(domains) >= 8
-    assert min(domains.values()) >= 8
-
-
-def test_no_sentence_occurs_twice_on_either_side() -> None:
-    for side in (0, 1):
-        assert len({cells[side].casefold() for cells in CELLS}) == len(CELLS)
 
 
 def test_preparation_reads_them_as_a_corpus() -> None:

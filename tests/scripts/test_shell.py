@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -16,32 +15,15 @@ from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare,
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.serving import cli as serving
 from specdec_plugins.training import recipe, run
-from tests.bundles import ROOT
 from tests.programs import script
 from tests.refusals import told
 
-SCRIPTS = ROOT / "scripts"
-NAMES = [
-    path.name
-    for path in sorted(SCRIPTS.iterdir())
-    if path.suffix in (".sh", "") and path.is_file()
-    if path.name not in ("inference.sh", "python.sh", "setup.sh")
-]
 COMMANDS = [
     *(m.COMMAND for m in (checkpoints, decontaminate, distill, prepare, wmt)),
     *(run.VERIFIER, run.DRAFTER, scoring.EVALUATE, scoring.REF, recipe.COMMAND, convert.BUNDLE),
     *(encoder_initial.COMMAND, main.INFERENCE, serving.COMMAND),
     *(benchmarks.run.COMMAND, benchmarks.reproduce.COMMAND),
 ]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_script_is_one_executable_line(name: str) -> None:
-    path = SCRIPTS / name
-    assert os.access(path, os.X_OK)
-    *comments, last = path.read_text().splitlines()
-    assert all(line.startswith("#") for line in comments)
-    assert last.startswith('exec "$(dirname "${BASH_SOURCE[0]}")/python.sh" ')
 
 
 @pytest.mark.integration
@@ -80,7 +62,11 @@ TRAINED = ("drafter/checkpoint_last.pt", "verifier/checkpoint_last.pt")
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
     """A folder as the scripts of preparation and training leave it, with empty files."""
-    for name in (*(f"work/wmt14-en-de/{name}" for name in PREPARED), *TRAINED):
+    for name in (
+        *(f"work/wmt14-en-de/{name}" for name in PREPARED),
+        *TRAINED,
+        "bundle/bundle.json",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     return tmp_path
@@ -92,31 +78,25 @@ def inference(folder: Path, *flags: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("flags", "made"),
-    [(["--help"], False), (["--output-path", "elsewhere.de"], False), (["--beta", "3"], True)],
+    ("flags", "folder", "made"),
+    [
+        (["--beta", "3"], "work/wmt14-en-de/data-bin", True),
+        (["--output-path", "there"], "work/wmt14-en-de/data-bin", False),
+        (["--help"], "work/wmt14-en-de/data-bin", False),
+        (["other/data-bin", "--quiet"], "other/data-bin", True),
+        (["bundle"], "bundle", False),  # which needs nothing else
+    ],
 )
-def test_inference_makes_its_folder_where_it_writes_there(
-    flags: list[str], made: bool, prepared: Path
+def test_inference_takes_what_the_other_scripts_write(
+    flags: list[str], folder: str, made: bool, prepared: Path
 ) -> None:
-    inference(prepared, *flags)
+    _, first, *words = script("inference.sh", *flags, cwd=prepared, PYTHON="echo").stdout.split()
+    assert (first, words.count(folder)) == (folder, 0)
+    assert words[-1] == flags[-1] or folder == "bundle"
+    if folder != "bundle":
+        source = Path(folder).with_name("bpe") / "test.en"
+        assert words[words.index("--input-path") + 1] == str(source)
+        assert words[words.index("--output-path") + 1] == "output/test.de"
+    else:
+        assert not {"--path", "--AR-path", "--input-path", "--remove-bpe"} & {*words}
     assert (prepared / "output").exists() == made
-
-
-def test_inference_takes_what_the_other_scripts_write(prepared: Path) -> None:
-    arguments = inference(prepared)
-    assert arguments[1] == "work/wmt14-en-de/data-bin"
-    assert arguments[arguments.index("--input-path") + 1] == "work/wmt14-en-de/bpe/test.en"
-    assert arguments[arguments.index("--output-path") + 1] == "output/test.de"
-
-
-def test_inference_takes_its_folder_as_first_argument_too(prepared: Path) -> None:
-    arguments = inference(prepared, "other/data-bin", "--quiet")
-    assert arguments[1] == "other/data-bin"
-    assert arguments.count("other/data-bin") == 1
-    assert arguments[-1] == "--quiet"
-
-
-def test_inference_of_a_bundle_needs_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "bundle.json").touch()
-    arguments = inference(tmp_path, ".")
-    assert not {"--path", "--AR-path", "--input-path", "--remove-bpe"} & set(arguments)
