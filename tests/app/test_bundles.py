@@ -12,14 +12,13 @@ from typing import Any
 import numpy
 import pytest
 
-from benchmarks.decodings import by_fairseq
 from specdec_plugins.app import loading
 from specdec_plugins.app.loading import make_settings, origin, settings_from_files
 from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.settings import DRAFTER, VERIFIER, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import first_difference
-from specdec_plugins.decoding.networks import KERNELS, with_fast_products
+from specdec_plugins.decoding.networks import with_fast_products
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bundle import BIGRAMS, CODES
@@ -27,8 +26,8 @@ from specdec_plugins.formats.models import read_model
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.model import served_settings
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
-from tests.programs import python, script
-from tests.refusals import refused
+from tests.programs import python
+from tests.refusals import refused, told
 
 RAW_TEXT = {"tokenizer": "moses", "bpe": "subword_nmt"}
 SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text().splitlines()
@@ -97,24 +96,6 @@ def test_what_is_checked_is_drafted_in_8_bits(
     monkeypatch.setattr(loading, "with_fast_products", noted)
     SpeculativeTranslator.from_pretrained(device="cpu", **given)
     assert found == wanted
-
-
-@pytest.mark.parametrize("kernels", KERNELS)
-def test_the_first_sentence_makes_nothing_that_later_ones_use(kernels: str) -> None:
-    translator = SpeculativeTranslator.from_pretrained(device="cpu", kernels=kernels)
-    verifier, drafter = translator.decoder.verifier, translator.decoder.method.drafter
-
-    def held() -> dict[tuple[str, str], int]:
-        return {
-            (name, field): id(value)
-            for network in (verifier.network, drafter.network)
-            for name, module in network.named_modules()
-            for field, value in vars(module).items()
-        }
-
-    before = held()
-    translator.translate(LINES[:1])
-    assert held() == before
 
 
 def test_the_bundle_fills_in(relaxed: Path) -> None:
@@ -299,12 +280,6 @@ def test_commands_translate_with_it(
     assert taken(output) == expected
 
 
-@pytest.mark.fairseq
-def test_fairseqs_search_takes_it(bundle: Path, expected: list[str]) -> None:
-    search = by_fairseq(make_settings({"data": str(bundle), "device": "cpu"}), beam=1)
-    assert [t.text for t in search.translate(LINES)] == expected
-
-
 def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:
     program = WITHOUT_FAIRSEQ + (
         "from specdec_plugins.app.translator import SpeculativeTranslator\n"
@@ -314,23 +289,11 @@ def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:
     assert python("-c", program).stdout.split("\n") == [*expected, ""]
 
 
-@pytest.mark.integration
-def test_the_published_script_takes_it(
-    bundle: Path, places: tuple[str, str], expected: list[str]
-) -> None:
-    files = ("--input-path", places[0], "--output-path", places[1])
-    script("inference.sh", bundle, "--cpu", "--quiet", *files, cwd=ROOT)
-    assert taken(places[1]) == expected
-
-
 def test_an_absent_default_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bundle_module, "__file__", str(tmp_path / "a" / "b" / "bundle.py"))
-    assert main([]) == 2
-    assert translate.main(["--input", os.devnull]) == 2
-    told = capsys.readouterr().err
-    assert told.count("no pair of models is bundled") == told.count("\n") == 2
+    assert "no pair of models is bundled" in told(capsys, main, [])
     with pytest.raises(UserError, match="given without its dictionaries"):
         make_settings({"verifier": "v.pt"})
 

@@ -7,8 +7,6 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +24,7 @@ from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.networks import BlockDrafter, Transformer
 from specdec_plugins.decoding.networks.transformer import same_encoder
+from specdec_plugins.errors import INTERRUPTED
 from specdec_plugins.formats.bundle import read_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
@@ -34,7 +33,7 @@ from specdec_plugins.training import drafter as loop
 from specdec_plugins.training.networks import checkpoint_of, new_drafter
 from tests.bundles import CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
-from tests.programs import SPECDEC
+from tests.programs import SPECDEC, talking_to
 from tests.refusals import refused
 
 TEXT = (ROOT / "data" / "sample" / "train.en").read_text(encoding="utf-8").splitlines()[:300]
@@ -54,52 +53,32 @@ def opus(folder: Path) -> Path:
     return folder
 
 
-class Command:
-    """The command line, in a session of its own, as a terminal has it."""
-
-    def __init__(self, *words: object) -> None:
-        self.words = [str(word) for word in (*SPECDEC, "drafter", *words)]
-
-    def run(self, until: Callable[[], bool] = lambda: False) -> tuple[int, str]:
-        """Status and output; where it gets as far as that, ctrl-C ends it."""
-        heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
-        with subprocess.Popen(
-            self.words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
-            process_group=0,
-            preexec_fn=heed,
-        ) as process:
-            while process.poll() is None and not until():
-                time.sleep(0.02)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGINT)
-            told, _ = process.communicate()
-        return process.returncode, told
+def until(mark: Path, *words: object) -> str:
+    """What the command says that ctrl-C ends, as at a terminal, once that file is there."""
+    with talking_to(*SPECDEC, "drafter", *words, process_group=0) as (process, _, _):
+        while process.poll() is None and not mark.exists():
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate()
+    assert process.returncode == INTERRUPTED, told
+    return told.decode()
 
 
 @pytest.mark.integration
-def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
-    text: Path, tmp_path: Path
+def test_stopped_where_it_takes_long_it_goes_on_and_decodes_the_same_words(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, output = opus(tmp_path / "opus"), tmp_path / "out"
     work = tmp_path / "out.work"
-    parts, curve = tmp_path / "out.work" / "distilled.parts", work / "training" / "curve.jsonl"
-    command = Command(model, "--text", text, "--output", output, "--device", "cpu")
-    command.words += ["--hours", "0.001", "--every", "0.03", "--dropout", "0"]
-    chunks: dict[Path, int] = {}
-    for mark in (work / "verifier", parts / "chunk-000000.json", curve):
-        status, told = command.run(mark.exists)
-        assert status == 130, told
-        assert "the same command goes on" in told
-        assert all(path.stat().st_mtime_ns == then for path, then in chunks.items())
-        chunks = {path: path.stat().st_mtime_ns for path in parts.glob("chunk-*")}
-    assert chunks
-    status, told = command.run()
-    assert status == 0, told
-    assert "[2/5] encode the text: done already" in told
+    parts, curve = work / "distilled.parts", work / "training" / "curve.jsonl"
+    words = [model, "--text", text, "--output", output, "--device", "cpu", "--hours", "0.001"]
+    words += ["--every", "0.03", "--dropout", "0"]
+    assert "the same command goes on" in until(parts / "chunk-000000.json", *words)
+    chunks = {path: path.stat().st_mtime_ns for path in parts.glob("chunk-*")}
+    assert "the same command goes on" in until(curve, *words)
+    assert all(path.stat().st_mtime_ns == then for path, then in chunks.items())
+    assert drafter.COMMAND.run([*map(str, words)]) == 0
+    assert "[2/5] encode the text: done already" in capsys.readouterr().err
     points = [line for line in curve.read_text().splitlines()[1:] if "accepted" in line]
     assert points
     card = (output / "README.md").read_text()
@@ -120,7 +99,8 @@ def test_stopped_in_three_steps_it_goes_on_and_decodes_the_same_words(
     assert bundle.drafter.network is not None
     assert bundle.drafter.network.architecture["shortlist_common"] > 0
     # All is done, and nothing is done again.
-    assert command.run()[1].count("done already") == 5
+    assert drafter.COMMAND.run([*map(str, words)]) == 0
+    assert capsys.readouterr().err.count("done already") == 5
 
 
 @pytest.mark.parametrize("kind", ["captions", "m2m_100", "bart", "mbart"])
@@ -331,14 +311,6 @@ def test_an_earlier_drafter_is_told(text: Path, tmp_path: Path) -> None:
     made = plan(bundle, *flags)
     assert made._told().endswith("--hours 4 --from captions")
     assert made.commands()[3].inputs == [str(bundle)]
-
-
-def test_dropout_is_a_share(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("model", "--text", "text.en", "--output", "out", "--dropout")
-    assert drafter.COMMAND.parse(*words, "0").dropout == 0
-    with pytest.raises(SystemExit):
-        drafter.COMMAND.parse(*words, "1")
-    assert "--dropout must be 0 or more and less than 1, not 1.0" in capsys.readouterr().err
 
 
 def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:

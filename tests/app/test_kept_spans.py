@@ -15,45 +15,13 @@ from specdec_plugins.app.convert import MARIAN
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.formats.bundle import default_bundle
 from specdec_plugins.text.spans import spans_of
+from tests.text import test_spans
 
 LINES = (Path(__file__).parent.parent / "text/strings.txt").read_text("utf-8").splitlines()
 STRINGS = [line for line in LINES if not line.startswith("# ")]
-SPANS = [
-    "%s",
-    "%1$d",
-    "{name}",
-    "{{ n }}",
-    "<b>",
-    "</b>",
-    "<br/>",
-    "&amp;",
-    "https://a.de/b?c=1",
-    "a@b.de",
-]
-SPANS += [
-    "`x = 1`",
-    "/etc/hosts",
-    ":smile:",
-    "#42",
-    "%%",
-    "{n, plural, one {# cat} other {# cats}}",
-    "[1]",
-    "☃",
-]
+SPANS = [span for found in test_spans.SPANS.values() for span in found] + ["[1]", "☃"]
 WORDS = [
-    "The cat",
-    "sleeps",
-    "on the table",
-    "and",
-    "I",
-    "see",
-    ",",
-    ".",
-    "(",
-    ")",
-    " ",
-    "\n",
-    "  ",
+    *["The cat", "sleeps", "on the table", "and", "I", "see", ",", ".", "(", ")", " ", "\n", "  "]
 ]
 
 

@@ -177,17 +177,6 @@ def test_the_bundled_pair_comes_back_from_marian_with_the_same_words(tmp_path: P
     assert others == [expected, expected]
 
 
-def test_ctranslate2_says_the_same(
-    bundle: Path, sources: list[str], expected: list[list[str]], tmp_path: Path
-) -> None:
-    import ctranslate2
-
-    assert main(["ctranslate2", str(bundle), "--output", str(tmp_path / "ct2")]) == 0
-    engine = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32", intra_threads=1)
-    found = engine.translate_batch([line.split() for line in sources], beam_size=1)
-    assert [result.hypotheses[0] for result in found] == expected
-
-
 def test_its_own_converter_writes_the_same_file(bundle: Path, tmp_path: Path) -> None:
     from ctranslate2.converters import FairseqConverter
 

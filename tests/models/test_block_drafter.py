@@ -15,7 +15,6 @@ from specdec_plugins.decoding.networks.cache import SourceMemory
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.models.block_drafter import Glance
-from specdec_plugins.tasks.block_mask import draw_prefix_lengths, mask_blocks
 from tests.fairseq_models import build_drafter, drafter_args
 from tests.refusals import refused
 
@@ -182,43 +181,6 @@ def test_revealed_positions_are_not_scored_and_every_parameter_has_a_gradient() 
 )
 def test_networks_that_it_is_not_are_refused(changes: dict[str, Any], message: str) -> None:
     refused(message, build_drafter, **changes)
-
-
-def test_learns_to_copy() -> None:
-    """A block behind any prefix can be read off the source: a wrong mask or position forbids it."""
-    random = torch.Generator().manual_seed(0)
-    model = build_drafter(
-        num_types=14,
-        encoder_embed_dim=32,
-        decoder_embed_dim=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        apply_bert_init=False,
-    ).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-
-    def run(glancing: Glance | None) -> Any:
-        lengths = torch.randint(3, 8, (64,), generator=random)
-        tokens = torch.randint(4, 14, (64, 8), generator=random)
-        column = torch.arange(8)
-        tokens = tokens.masked_fill(column >= lengths[:, None], PAD)
-        tokens[column == lengths[:, None] - 1] = EOS
-        prefixes = draw_prefix_lengths(lengths, random)
-        blocks = mask_blocks(tokens, prefixes, 4, mask=MASK, pad=PAD)
-        return model(
-            tokens, lengths, blocks.input_tokens, blocks.target_tokens, blocks.scored_mask, glancing
-        )
-
-    for update in range(250):
-        out = run(Glance(0.3, random) if update < 150 else None)
-        loss = functional.cross_entropy(out.logits, out.targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.eval()
-    out = run(None)
-    assert out.num_right is None
-    assert out.logits.argmax(-1).eq(out.targets).sum() / out.num_masked > 0.95
 
 
 @pytest.mark.parametrize(

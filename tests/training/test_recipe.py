@@ -200,21 +200,6 @@ def test_folders_of_training_text_that_changed_or_are_gone(
     assert stubbed(*out) == []
 
 
-@pytest.mark.fairseq
-def test_trainings_are_commands_that_fairseq_knows(trained: Callable[..., list[Call]]) -> None:
-    from fairseq import options
-
-    import specdec_plugins
-
-    specdec_plugins.register()
-    for command, _ in trained("--cpu", "--preset", "tiny-cpu"):
-        assert command[1] == str(ROOT / "train.py")
-        args = options.parse_args_and_arch(options.get_training_parser(), command[2:])
-        assert args.max_update > 1000
-        assert args.lr_scheduler == "inverse_sqrt"
-        assert args.update_freq == [2]
-
-
 def test_without_training_again_the_teacher_is_the_verifier() -> None:
     given = commands("--set", "retrain_updates=0")
     assert not any("work/x/verifier" in word for words in given for word in words)
@@ -235,17 +220,6 @@ def test_hours_for_the_drafter_take_the_place_of_updates() -> None:
     assert not any(words[0] in ("train drafter", "convert bigrams") for words in given)
     published = commands("--preset", "en-de", "--set", "drafter_hours=0")
     assert not any(words[0] == "drafter" for words in published)
-
-
-def test_trainings_on_a_cpu_keep_their_memory(
-    trained: Callable[..., list[Call]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for given, kept in ((None, "4294967296"), ("1000", "1000")):
-        if given:
-            monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", given)
-        for _, environment in trained("--cpu"):
-            assert environment["MALLOC_MMAP_THRESHOLD_"] == kept
-            assert environment["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
 
 
 @pytest.mark.parametrize("num_gpus", [0, 8])
@@ -357,26 +331,6 @@ def test_values_of_a_preset_can_be_changed() -> None:
     assert (preset.width, preset.dropout) == (64, 0.0)
     assert preset.heads == PRESETS["small"].heads
     refused("There is no preset", make_preset, "huge", [])
-
-
-def test_the_mix_of_a_preset_and_its_own_sets() -> None:
-    mix, prepare, *_ = commands("--preset", "en-de", "--also", "dev.tsv")
-    args = decontaminate.COMMAND.parse(*mix[1:])
-    assert args.also == ["dev.tsv", recipe.SAMPLES]
-    assert (args.clean, args.max_words, args.split_off) == (True, 60, ["tatoeba=1000,500"])
-    assert "tatoeba=6" in args.weights
-    text = PARSERS["prepare"].parse(*prepare[1:])
-    assert text.valid == ["work/x/mix/valid.tsv", "work/x/mix/tatoeba.dev.tsv"]
-    assert (text.cover_latin, text.max_subwords, text.merges) == (True, 100, 9400)
-    given = commands("--preset", "en-de")
-    reports = [words[1:] for words in given if words[0] == "bench reproduce"]
-    reporting = [reproduce.COMMAND.parse(*words) for words in reports]
-    assert [args.test for args in reporting] == [
-        *("t1.tsv", "t2.tsv", "work/x/mix/tatoeba.test.tsv")
-    ]
-    assert {str(args.seen) for args in reporting} == {"work/x/mix/train.tsv"}
-    teacher = next(words for words in given if words[0] == "distill")
-    assert PARSERS["distill"].parse(*teacher[1:]).dtype == "int8"
 
 
 def test_no_variable_of_the_environment_is_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
