@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -73,6 +74,13 @@ def _heed_interrupts() -> None:
 def script(name: str, *arguments: object, cwd: Path, expect: int = 0, **variables: str) -> Done:
     """One of ``scripts/``, from another folder."""
     return run(ROOT / "scripts" / name, *arguments, cwd=cwd, expect=expect, **variables)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 SPECDEC = (ROOT / "scripts" / "python.sh", "-m", "specdec_plugins.cli")

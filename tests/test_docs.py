@@ -11,8 +11,7 @@ import pytest
 
 from tests.bundles import CAPTIONS, ROOT, captions
 from tests.corpus.test_wmt import archives
-from tests.programs import convert_main, python, run
-from tests.training.test_workers import free_port
+from tests.programs import convert_main, free_port, python, run
 from tests.warm_python import warm_python
 
 PROGRAMS = {

@@ -33,7 +33,7 @@ from specdec_plugins.training import drafter as loop
 from specdec_plugins.training.networks import checkpoint_of, new_drafter
 from tests.bundles import CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
-from tests.programs import SPECDEC, talking_to
+from tests.programs import SPECDEC, run, talking_to
 from tests.refusals import refused
 
 TEXT = (ROOT / "data" / "sample" / "train.en").read_text(encoding="utf-8").splitlines()[:300]
@@ -66,7 +66,7 @@ def until(mark: Path, *words: object) -> str:
 
 @pytest.mark.integration
 def test_stopped_where_it_takes_long_it_goes_on_and_decodes_the_same_words(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: Path, tmp_path: Path
 ) -> None:
     model, output = opus(tmp_path / "opus"), tmp_path / "out"
     work = tmp_path / "out.work"
@@ -77,8 +77,8 @@ def test_stopped_where_it_takes_long_it_goes_on_and_decodes_the_same_words(
     chunks = {path: path.stat().st_mtime_ns for path in parts.glob("chunk-*")}
     assert "the same command goes on" in until(curve, *words)
     assert all(path.stat().st_mtime_ns == then for path, then in chunks.items())
-    assert drafter.COMMAND.run([*map(str, words)]) == 0
-    assert "[2/5] encode the text: done already" in capsys.readouterr().err
+    again = (*SPECDEC, "drafter", *words)
+    assert "[2/5] encode the text: done already" in run(*again).stdout
     points = [line for line in curve.read_text().splitlines()[1:] if "accepted" in line]
     assert points
     card = (output / "README.md").read_text()
@@ -91,16 +91,15 @@ def test_stopped_where_it_takes_long_it_goes_on_and_decodes_the_same_words(
         SpeculativeTranslator.from_pretrained(str(output), device="cpu", strategy=strategy)
         for strategy in ("AR", "specdec")
     )
-    same, again = ([str(found) for found in t.translate(TEXT[:20])] for t in (plain, fast))
-    assert again == same
+    one, other = ([str(found) for found in t.translate(TEXT[:20])] for t in (plain, fast))
+    assert one == other
     assert fast.stats.accepted > 0
     bundle = read_bundle(output)
     assert bundle.drafter is not None
     assert bundle.drafter.network is not None
     assert bundle.drafter.network.architecture["shortlist_common"] > 0
     # All is done, and nothing is done again.
-    assert drafter.COMMAND.run([*map(str, words)]) == 0
-    assert capsys.readouterr().err.count("done already") == 5
+    assert run(*again).stdout.count("done already") == 5
 
 
 @pytest.mark.parametrize("kind", ["captions", "m2m_100", "bart", "mbart"])

@@ -11,9 +11,8 @@ import pytest
 
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence
-from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.errors import UserError
-from tests.app.toys import ScriptedVerifier, translated, translator
+from tests.app.toys import translated, translator
 from tests.programs import python
 from tests.refusals import refused
 
@@ -31,15 +30,6 @@ def texts(it: SpeculativeTranslator, lines: Sequence[str]) -> list[str]:
 def test_every_line_comes_back_in_its_place(strategy: str, count: int, batch: int) -> None:
     lines = [LINES[i % 7] for i in range(count)]
     assert texts(translator(strategy, batch), lines) == [ANSWERS[i % 7] for i in range(count)]
-
-
-def test_sentences_of_like_length_decode_together() -> None:
-    it = translator(batch=2)
-    it.translate(LINES)
-    assert isinstance(it.decoder, SpeculativeDecoder)
-    verifier = it.decoder.verifier
-    assert isinstance(verifier, ScriptedVerifier)
-    assert max(verifier.rows_seen) == 2
 
 
 def test_counts_of_a_sentence() -> None:

@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from specdec_plugins.decoding.contract import (
-    Case,
-    Draft,
-    Drafter,
-    DraftRequest,
-    Prefix,
-    Scores,
-    Verdict,
-)
-from specdec_plugins.decoding.drafters import base
+from specdec_plugins.decoding.contract import Case, Draft, Drafter, Prefix, Scores, Verdict
 from specdec_plugins.decoding.engine import (
     EngineConfig,
     Method,
@@ -172,24 +162,6 @@ def test_cancel_waiting_and_running_rows() -> None:
     assert list(running.run()) == []
     running.add(jobs[:1])
     assert [e.result.token_ids for e in running.run() if e.result] == [oracle(TABLE, jobs[0])]
-
-
-def test_a_cancelled_row_costs_nothing_until_it_is_dropped() -> None:
-    class Watched(ScriptedDrafter):
-        def propose(self, asked: DraftRequest) -> Draft:
-            seen.append((asked.prefix.active.tolist(), asked.budget.tolist()))
-            return super().propose(asked)
-
-    seen: list[tuple[list[bool], list[int]]] = []
-    watched = replace(method(), drafter=Watched(TABLE, SCRIPTS["never"]))
-    running = Session(TableVerifier(TABLE), watched, EngineConfig(max_rows=3, compact_at=1.0))
-    running.add(requests(3, block_size=2, min_len=20))
-    running.step()
-    running.cancel(["r1"])
-    running.step()
-    running.step()
-    assert seen[0] == ([True] * 3, [2] * 3)
-    assert seen[1:] == [([True, False, True], [2, 0, 2])] * 2
 
 
 def test_ids_are_unique_among_the_unfinished() -> None:
@@ -360,16 +332,3 @@ def test_blocks_get_shorter_near_the_end_of_a_drafters_positions(
         for drafted, emitted in rounds:
             assert drafted <= max(12 - place, 0)
             place += emitted
-
-
-@pytest.mark.parametrize("name", ["assistant", "early_exit"])
-def test_confidence_that_nobody_asks_for_is_not_computed(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(logits: Tensor) -> Tensor:
-        raise AssertionError("computed in vain")
-
-    monkeypatch.setattr(base, "best_probability", refuse)
-    verifier = TableVerifier(TABLE)
-    chosen = replace(method(), drafter=FACTORIES[name](verifier))
-    assert SpeculativeDecoder(verifier, chosen).decode(requests(2, block_size=3, max_len=9))

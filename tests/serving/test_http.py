@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -587,16 +587,3 @@ def test_a_server_without_drafter_or_sampling_says_so() -> None:
         body = {"q": "w1", **LANGUAGES, "alternatives": 1}
         assert len(there.client.post("/translate", json=body).json()["alternatives"]) == 1
         assert there.client.get("/info").json()["drafter"] is None
-
-
-def test_a_stream_does_not_read_its_tokens_again_and_again() -> None:
-    lengths = []
-
-    class Recorded(ToyCodec):
-        def text(self, tokens: Sequence[str]) -> str:
-            lengths.append(len(tokens))
-            return super().text(tokens)
-
-    with running(toy_model(codec=Recorded())) as there:
-        assert len(stream(there, "w0")) == 40
-    assert max(lengths) <= 2

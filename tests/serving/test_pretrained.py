@@ -86,19 +86,6 @@ def test_what_the_server_says_of_its_languages(small: Small) -> None:
         assert "the tokenizer of the model nllb knows no letter of 'ᚠᚢᚦ'" in copied["unreadable"]
 
 
-@pytest.mark.parametrize(
-    ("name", "sources", "targets"),
-    [("marian", ["en"], ["de"]), ("marian-three-targets", ["en"], ["deu", "fra", "kor"])],
-)
-def test_pairs_of_languages(
-    small: Small, name: str, sources: list[str], targets: list[str]
-) -> None:
-    with serving(small(name)) as client:
-        found = client.get("/languages").json()
-        assert [one["code"] for one in found] == sources + targets
-        assert found[0]["targets"] == targets
-
-
 def test_a_text_to_be_summarised_stays_whole(small: Small) -> None:
     """And a character whose bytes are several tokens is streamed when it is whole."""
     text = "Dogs bark. Cats do not. 😀 Birds sing."

@@ -29,8 +29,8 @@ from specdec_plugins.serving.planning import TextPlan, make_plan
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
 from tests.bundles import CAPTIONS, ROOT
-from tests.programs import talking_to
-from tests.serving.toys import START, ServerProcess, free_port, wait_until
+from tests.programs import free_port, talking_to
+from tests.serving.toys import START, ServerProcess, wait_until
 
 PAIR = (str(CAPTIONS), "-s", "en", "-t", "de", "--device", "cpu", "--dtype", "float64")
 LINES = [

@@ -172,13 +172,6 @@ def expected(sentence: str, max_len: int = MAX_LEN) -> str:
     return codec.text(codec.tokens(expected_ids(sentence, max_len)))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Raises AssertionError where it does not come true."""
     end = time.monotonic() + seconds

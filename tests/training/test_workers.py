@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from specdec_plugins.corpus.checkpoints import num_updates
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.bundles import ROOT
-from tests.programs import SPECDEC, run
+from tests.programs import SPECDEC, free_port, run
 from tests.training.conftest import SIZES
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
@@ -48,13 +47,6 @@ def test_a_process_that_fairseq_starts_knows_the_plugin(tmp_path: Path, data: Pa
 def same_weights(one: Path, other: Path) -> None:
     states = [load_checkpoint(folder / "checkpoint_last.pt")["model"] for folder in (one, other)]
     torch.testing.assert_close(*states, rtol=0, atol=0)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def test_two_machines_or_two_workers_that_go_on_train_the_same_drafter(

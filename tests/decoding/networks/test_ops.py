@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specdec_plugins.decoding.contract import Draft, Prefix, Verdict
 from specdec_plugins.decoding.extend import extend
-from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import (
     at,
@@ -25,8 +24,6 @@ from specdec_plugins.decoding.networks.cpu.ops import (
 )
 from tests.decoding.networks.toys import transformer
 from tests.decoding.toys import SPECIAL, both, row_params
-
-STACK = StackConfig(num_layers=2, dim=6, ffn_dim=4, num_heads=2, vocab_size=5, max_positions=99)
 
 
 @pytest.fixture(params=range(20))
