@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
+from typing import Any
 
 import pytest
 from torch import Tensor
 
+from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import collate
-from specdec_plugins.decoding.contract import Guarantee
+from specdec_plugins.decoding.contract import Drafter, Guarantee, Verifier
 from specdec_plugins.decoding.drafters import DRAFTERS
-from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
+from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.greedy import greedy
+from specdec_plugins.decoding.lane import TorchLane
+from specdec_plugins.decoding.native import NativeLane
 from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
+from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, network_verifier
 from tests.decoding.toys import (
     CPU,
     SPECIAL,
@@ -100,10 +104,10 @@ def test_output_is_greedy_under_every_schedule(schedule: str, name: str) -> None
     assert sum(num_drafted) > 0
 
 
-def by_argmax(table: Tensor, jobs: list[Request]) -> list[list[int]]:
+def by_argmax(verifier: Verifier, jobs: list[Request]) -> list[list[int]]:
     source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
     params = DecodeParams.stack([job.params for job in jobs], CPU)
-    return greedy(TableVerifier(table), source, params)
+    return greedy(verifier, source, params)
 
 
 def test_greedy_is_one_argmax_after_the_other() -> None:
@@ -112,4 +116,46 @@ def test_greedy_is_one_argmax_after_the_other() -> None:
         jobs = requests(
             9, lambda i: i % 4, max_len=lambda i, n=max_len: n + i % 3, min_len=lambda i: i % 5
         )
-        assert by_argmax(table, jobs) == [oracle(table, j) for j in jobs]
+        assert by_argmax(TableVerifier(table), jobs) == [oracle(table, j) for j in jobs]
+
+
+PLAIN = "no drafter"
+# What the kernels' lane takes, if the networks' layers are kernels.
+IN_KERNELS = set(itertools.product((PLAIN, "block:head, shortlist"), ("constant", "few_rows")))
+
+
+def story(
+    verifier: Verifier, method: Method, num_rows: int, asked: list[Request], native: bool
+) -> tuple[dict[str, list[Any]], list[list[int]]]:
+    """What the rounds of each request did, and all texts."""
+    decoder = SpeculativeDecoder(verifier, method, EngineConfig(num_rows))
+    rounds: dict[str, list[Any]] = {job.id: [] for job in asked}
+    with decoder.session([]) as session:
+        assert isinstance(session._lanes[0], NativeLane if native else TorchLane)
+        session.add(asked)
+        for event in session.run():
+            rounds[event.id].append((event.draft_ids, event.num_accepted, event.emitted_ids))
+    return rounds, [job.forced_ids + [i for r in rounds[job.id] for i in r[2]] for job in asked]
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("name", [PLAIN, *sorted(FACTORIES)])
+def test_networks_give_greedy_output_in_both_lanes(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each round is the same in both, where both can do it."""
+    verifier, asked = network_verifier(precision), jobs(block_size=5, max_len=10)[:7]
+    for job in asked:
+        job.source_ids[:] = [token % 9 + 3 for token in job.source_ids]  # no padding
+    drafter: Drafter | None = None if name == PLAIN else FACTORIES[name](verifier, precision)
+    expected = by_argmax(verifier, asked)
+    assert len({str(text) for text in expected}) > 4  # or the test could not fail
+    for schedule, rule, num_rows in itertools.product(SCHEDULES.names(), GREEDY_RULES, (1, 4)):
+        native = (name, schedule) in IN_KERNELS
+        if native or schedule == "constant":
+            decoding = (verifier, method_of(drafter, rule, schedule), num_rows, asked)
+            own = story(*decoding, native)
+            assert own[1] == expected
+            with monkeypatch.context() as patch:
+                patch.setattr(engine, "native_lane", lambda *parts: None)
+                assert not native or story(*decoding, native=False) == own

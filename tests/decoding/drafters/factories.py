@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import nn
 
 from specdec_plugins.decoding.contract import Drafter
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
@@ -17,11 +17,26 @@ from specdec_plugins.decoding.networks import (
     MedusaConfig,
     MedusaHeads,
     StackConfig,
+    Transformer,
+    TransformerConfig,
 )
+from specdec_plugins.decoding.networks.cpu.products import with_fast_products
+from specdec_plugins.decoding.networks.trained import TrainedNetwork
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.networks.toys import randomise
 from tests.decoding.toys import SCRIPTS, SPECIAL, Script, ScriptedDrafter, TableVerifier, perturbed
 
-Factory = Callable[[TableVerifier], Drafter]
+N = TypeVar("N", bound=TrainedNetwork)
+Precision = str  # "float64", as the networks are made, "float32" or "int8"
+
+
+class Factory(Protocol):
+    """Builds a drafter whose networks compute in that precision."""
+
+    def __call__(
+        self, verifier: TableVerifier | TransformerVerifier, precision: Precision = ..., /
+    ) -> Drafter: ...
+
 
 # Sources of the toys have symbols that their target vocabulary of 9 lacks.
 SOURCE_TO_TARGET = torch.where(torch.arange(12) < 9, torch.arange(12), SPECIAL.unk)
@@ -60,6 +75,21 @@ def _block_network(
     return network
 
 
+def network_verifier(precision: Precision, seed: int = 0) -> TransformerVerifier:
+    """A network with the vocabularies of the tables, of three layers as they say."""
+    stack = StackConfig(3, 9, 8, 1, vocab_size=12, max_positions=60)
+    network = Transformer(TransformerConfig(stack, replace(stack, vocab_size=9)))
+    randomise(network, seed)
+    return TransformerVerifier(_computing(network, precision), SPECIAL)
+
+
+def _computing(network: N, precision: Precision) -> N:
+    if precision == "float64":
+        return network
+    single = deepcopy(network).float()
+    return with_fast_products(single, precision == "int8") if single.int8 else single
+
+
 _FAST = _block_network(2, cached_prefix=True)
 _HEAD = _block_network(2, cached_prefix=True, sequential_head=12)
 _LISTED = _block_network(
@@ -70,21 +100,26 @@ randomise(_MEDUSA, seed=0)
 
 
 def _built(
-    name: str, network: nn.Module | None = None, sampling: bool = False, **options: Any
+    name: str, network: TrainedNetwork | None = None, sampling: bool = False, **options: Any
 ) -> Factory:
     """The drafter of that name, `options` for its Config."""
 
-    def build(verifier: TableVerifier) -> Drafter:
-        context = DraftContext(verifier, network, SOURCE_TO_TARGET, sampling=sampling)
-        if name == "assistant":
+    def build(
+        verifier: TableVerifier | TransformerVerifier, precision: Precision = "float64", /
+    ) -> Drafter:
+        own = None if network is None else _computing(network, precision)
+        context = DraftContext(verifier, own, SOURCE_TO_TARGET, sampling=sampling)
+        if name == "assistant" and isinstance(verifier, TableVerifier):
             smaller = TableVerifier(perturbed(verifier.table, 0.7), keep_cache=verifier.keep_cache)
             context = replace(context, assistant=smaller)
+        elif name == "assistant":
+            context = replace(context, assistant=network_verifier(precision, seed=1))
         return DRAFTERS.build(name, context, options=options)
 
     return build
 
 
-def _scripted(script: Script) -> Factory:
+def _scripted(script: Script) -> Callable[[TableVerifier], Drafter]:
     return lambda verifier: ScriptedDrafter(verifier.table, script)
 
 
