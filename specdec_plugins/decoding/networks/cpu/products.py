@@ -194,9 +194,9 @@ class NativeLayers(nn.Module):
 
 
 class NativeNorm(nn.Module):
-    """An RMS norm, which torch computes in several operations."""
+    """A norm whose sums have the order that they have in the kernels' lane."""
 
-    def __init__(self, norm: nn.RMSNorm) -> None:
+    def __init__(self, norm: nn.LayerNorm | nn.RMSNorm) -> None:
         super().__init__()
         self.parts = _parts(norm)
 
@@ -299,6 +299,8 @@ def _both(first: nn.Linear, second: nn.Linear) -> nn.Linear:
 
 def _parts(norm: nn.Module) -> tuple[Tensor, Tensor | None, float]:
     """Gain, bias and epsilon of a norm; no bias: it is an RMS norm."""
+    if isinstance(norm, NativeNorm):
+        return norm.parts
     if isinstance(norm, nn.RMSNorm):
         return norm.weight.detach(), None, cast(float, norm.eps)
     assert isinstance(norm, nn.LayerNorm)
@@ -400,7 +402,7 @@ def _replace_outside(
             setattr(parent, name, tables.setdefault(child, NativeTable(child)))
         elif isinstance(child, nn.Linear) and suits(child.weight):
             setattr(parent, name, NativeLinear(child, int8))
-        elif isinstance(child, nn.RMSNorm) and suits(child.weight):
+        elif isinstance(child, (nn.LayerNorm, nn.RMSNorm)) and suits(child.weight):
             setattr(parent, name, NativeNorm(child))
 
 
