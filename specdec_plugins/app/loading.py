@@ -460,7 +460,7 @@ def build_decoder(
         return DrafterDecoder(method.drafter, target, EngineConfig(settings.batch))
     if settings.ban_pad:
         constraints = constraints.banning(verifier.special.pad)  # as fairseq's search does
-    config = EngineConfig(settings.batch, constraints=constraints)
+    config = EngineConfig(settings.batch, constraints=constraints, static=settings.cuda_graphs)
     if settings.searches:
         return BeamDecoder(cast(Branching, verifier), config)
     return SpeculativeDecoder(verifier, method, config)

@@ -99,6 +99,8 @@ class Settings:
         choices=("float32", "int8"))
     kernels: str = _machine("native", "kernels on a CPU: native, this project's own, if they were "
         "built (default), or torch's, which have no int8", choices=KERNELS)
+    cuda_graphs: bool = _machine(False, "record rounds as CUDA graphs, with --drafter block or "
+        "--strategy AR (default: no; no GPU has run this yet)")
 
     strategy: str = _decoding("specdec", "AR: one token at a time; specdec: drafter and verifier "
         "(default); drafter: the drafter's blocks as they are, unverified; early-exit: one token "
@@ -232,6 +234,11 @@ class Settings:
         require(
             self.drafter_dtype in (None, self.dtype) or self.dtype == "float32",
             f"--drafter-dtype {self.drafter_dtype} needs --dtype float32, not {self.dtype}.",
+        )
+        fits = self.strategy != "drafter" and not self.searches
+        require(
+            not self.cuda_graphs or (fits and choose_device(self.device).type == "cuda"),
+            "--cuda-graphs needs a GPU, and greedy decoding or drafts that are verified; omit it.",
         )
 
     def _check_decoding(self) -> None:

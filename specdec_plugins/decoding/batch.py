@@ -112,12 +112,20 @@ def to_host(tensors: Sequence[Tensor]) -> list[list[Any]]:
     """Tensors [B] or [B, N], 64-bit or bool, as lists; in one copy if they are on a device."""
     if tensors[0].is_cpu:
         return [tensor.tolist() for tensor in tensors]
-    # Floats are reinterpreted as integers, bit by bit.
+    return unpacked(packed(tensors).cpu(), tensors)
+
+
+def packed(tensors: Sequence[Tensor]) -> Tensor:
+    """The same side by side, [B, N] int64; floats are reinterpreted, bit by bit."""
     parts = [t.long() if t.dtype is torch.bool else t.view(torch.int64) for t in tensors]
-    columns = [part if part.dim() > 1 else part[:, None] for part in parts]
-    widths = [part.shape[1] for part in columns]
-    copied = torch.split(torch.cat(columns, 1).cpu(), widths, 1)
-    whole = [part.contiguous().view(t.shape) for part, t in zip(copied, tensors, strict=True)]
+    return torch.cat([part if part.dim() > 1 else part[:, None] for part in parts], 1)
+
+
+def unpacked(copied: Tensor, tensors: Sequence[Tensor]) -> list[list[Any]]:
+    """The lists of tensors that were `packed`."""
+    widths = [t.shape[1] if t.dim() > 1 else 1 for t in tensors]
+    parts = torch.split(copied, widths, 1)
+    whole = [part.contiguous().view(t.shape) for part, t in zip(parts, tensors, strict=True)]
     typed = zip(whole, tensors, strict=True)
     return [(p.bool() if t.dtype is torch.bool else p.view(t.dtype)).tolist() for p, t in typed]
 

@@ -22,6 +22,7 @@ from specdec_plugins.decoding.requests import (
     RowEvent,
     RowResult,
 )
+from specdec_plugins.decoding.static import StaticLane, check_static
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from specdec_plugins.errors import require
 
@@ -68,7 +69,7 @@ class Session:
         parts = (self.verifier, self.method, self._config, self._timer)
         native = native_lane(*parts)
         own = [] if native is None else [native]
-        return [*own, TorchLane(*parts)]
+        return [*own, (StaticLane if self._config.static else TorchLane)(*parts)]
 
     def __len__(self) -> int:
         """Unfinished requests, waiting ones included."""
@@ -203,6 +204,8 @@ class SpeculativeDecoder:
         self.verifier = verifier
         self.method = method
         self.config = config or EngineConfig()
+        if self.config.static:
+            check_static(verifier, method, self.config)
         self.stats = DecodeStats()  # of all closed sessions
         self._lock = threading.Lock()
         self._idle: list[tuple[Verifier, Method]] = []

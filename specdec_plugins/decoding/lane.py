@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class EngineConfig:
     max_rows: int = 32  # rows that decode at once
     compact_at: float = 0.25  # share of finished rows at which they are dropped and replaced
     constraints: Constraints = FREE  # tokens that are banned, penalised or forced
+    static: bool = False  # rounds have fixed shapes, so that a GPU records each once: static.py
     measure_time: bool | None = None  # time the parts, which synchronises a GPU; None = CPU only
     clock: Callable[[], float] = time.perf_counter  # seconds; may count CPU time only
 
@@ -173,11 +174,17 @@ class TorchLane:
         self.batch.budget[row] = 0
 
     def run(self, most: int) -> list[RowReport]:
+        told = self._round()
+        with self._timer.part("rest"):
+            return self._report(to_host(told))
+
+    def _round(self) -> list[Tensor]:
+        """A round of all rows, without synchronising the host; returns what to tell it."""
         draft = self._propose()
         with self._timer.part("verify"):
             scores = self.verifier.score(self.batch.prefix, draft)
         with self._timer.part("rest"):
-            return self._report(draft, *self._conclude(draft, scores))
+            return self._conclude(draft, scores)
 
     def _plan_budget(self) -> None:
         """Set the budget of the next round: within all limits, 0 for finished rows."""
@@ -200,22 +207,21 @@ class TorchLane:
         return torch.where(params.greedy_mask(samples), wanted, params.block_size)
 
     def _propose(self) -> Draft:
-        batch, drafter = self.batch, self._drafter
-        width = max(row.budget for row in batch.rows)
+        batch, drafter, width = self.batch, self._drafter, self._width()
         if drafter is None or width == 0:
-            return Draft.empty(len(batch.rows), self.verifier.device)
+            return Draft.empty(len(batch.budget), self.verifier.device)
         if drafter.num_waiting:
             with self._timer.part("encode"):
                 drafter.join(batch)
         with self._timer.part("draft"):
             return drafter.propose(batch, width)
 
-    def _conclude(self, draft: Draft, scores: Scores) -> tuple[Extension, Tensor, Tensor | None]:
-        """Judge, extend, commit, and plan the next round, without synchronising the host.
+    def _width(self) -> int:
+        """Columns of the next draft."""
+        return max(row.budget for row in self.batch.rows)
 
-        Returns what was appended, which rows failed, [B] bool, and the log-probabilities of what
-        was appended, [B, K+1] float64, if a row asks for them.
-        """
+    def _conclude(self, draft: Draft, scores: Scores) -> list[Tensor]:
+        """Judge, extend, commit, and plan the next round; returns what `_report` reads."""
         batch, eos = self.batch, self.verifier.special.eos
         verdict, has_failed = self._judge(draft, scores)
         batch.prefix.active ^= has_failed  # only active rows fail
@@ -224,7 +230,10 @@ class TorchLane:
         for part in self._parts:
             part.commit(batch.prefix, Round(draft, scores, verdict))
         self._plan_budget()
-        return extension, has_failed, log_probs
+        told = [draft.tokens, draft.lengths, extension.tokens, extension.lengths]
+        told += [extension.num_accepted, extension.ended, extension.full, has_failed]
+        told += [batch.budget, batch.prefix.lengths]
+        return told if log_probs is None else [*told, log_probs]
 
     def _log_probs(self, scores: Scores, extension: Extension) -> Tensor | None:
         if not any(p.with_scores for p in self.batch.params.requested):
@@ -240,15 +249,10 @@ class TorchLane:
         verdict = self.method.rule.judge(case)
         return verdict, failed(scores.logits, verdict.num_accepted, batch.prefix.active)
 
-    def _report(
-        self, draft: Draft, extension: Extension, failed: Tensor, log_probs: Tensor | None
-    ) -> list[RowReport]:
-        """Copy the round to the host, once."""
+    def _report(self, told: list[list[Any]]) -> list[RowReport]:
+        """What a round did to each row, of what it told."""
         batch, reports = self.batch, list[RowReport]()
-        told = [draft.tokens, draft.lengths, extension.tokens, extension.lengths]
-        told += [extension.num_accepted, extension.ended, extension.full, failed]
-        told += [batch.budget, batch.prefix.lengths, *([] if log_probs is None else [log_probs])]
-        for index, (row, *values) in enumerate(zip(batch.rows, *to_host(told), strict=True)):
+        for index, (row, *values) in enumerate(zip(batch.rows, *told, strict=True)):
             if row.finished:
                 continue
             tokens, drafted, new, emitted, accepted, ended, full, broken, *values = values

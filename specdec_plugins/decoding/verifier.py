@@ -13,7 +13,7 @@ from specdec_plugins.decoding.contract import (
     SourceBatch,
     SpecialTokens,
 )
-from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
+from specdec_plugins.decoding.networks.cache import KVCache, Pool, SourceMemory
 from specdec_plugins.decoding.networks.transformer import Encoder, Transformer, same_encoder
 
 
@@ -43,6 +43,7 @@ class TransformerVerifier:
         self._memory: SourceMemory | None = None
         self._ahead: list[Tensor] = []  # [B, 1, D] each: outputs of the exit layer in this round
         self._exit_layer = 0  # number of layers that computed these
+        self.pool = Pool()
 
     def fresh(self) -> TransformerVerifier:
         return TransformerVerifier(self.network, self.special, self.with_hidden)
@@ -140,6 +141,13 @@ class TransformerVerifier:
     def narrow(self, longest: int, is_padded: bool) -> None:
         if self._memory is not None:
             self._memory = self._memory.narrowed(longest, is_padded)
+
+    @torch.inference_mode()
+    def fix(self, num_rows: int, num_sources: int, num_targets: int) -> None:
+        """Move the state into `pool`, with so many rows and positions; new rows hold nothing."""
+        assert self._memory is not None, "fix before admit"
+        self._cache = self.pool.cache("verifier", self._cache, num_rows, num_targets)
+        self._memory = self.pool.memory("verifier", self._memory, num_rows, num_sources)
 
     def encoder_output(self) -> tuple[Tensor, Tensor]:
         assert self._memory is not None, "encoder_output before admit"

@@ -90,15 +90,15 @@ def load_model(
     assert isinstance(decoder, SpeculativeDecoder)
     method = Method(decoder.method.drafter, MixedRule(), decoder.method.schedule)
     constraints = decoder.config.constraints
-    config = EngineConfig(max_rows, constraints=constraints, measure_time=part_times)
+    config = replace(decoder.config, max_rows=max_rows, measure_time=part_times)
     if settings.usual_search[1] == "fairseq":
         constraints = constraints.banning(decoder.verifier.special.pad)  # as its search does
-    searching = replace(config, max_rows=max(1, max_rows // 4), constraints=constraints)
+    own = EngineConfig(max(1, max_rows // 4), constraints=constraints, measure_time=part_times)
     return ServedModel(
         settings=settings,
         codec=codec,
         decoder=SpeculativeDecoder(decoder.verifier, method, config),
-        searcher=BeamDecoder(cast(Branching, decoder.verifier), searching),
+        searcher=BeamDecoder(cast(Branching, decoder.verifier), own),
         limits=limits,
     )
 
@@ -118,7 +118,8 @@ def served_settings(given: Mapping[str, Any]) -> Settings:
     if not is_bundle(folder) and not is_pretrained(folder):
         given = _checkpoints(folder, given)
     settings = make_settings(given)
-    if settings.drafts and given.get("schedule") is None and settings.schedule == "constant":
+    may_choose = given.get("schedule") is None and not settings.cuda_graphs
+    if settings.drafts and may_choose and settings.schedule == "constant":
         settings = make_settings({**given, "schedule": "few_rows"})
     return settings
 

@@ -16,7 +16,7 @@ LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
 # The settings of the model that a server takes; others come with each request.
 MODEL = (
     *("data", "verifier", "drafter_checkpoint", "source_lang", "target_lang"),
-    *("tokenizer", "bpe_codes", "device", "dtype", "drafter_dtype"),
+    *("tokenizer", "bpe_codes", "device", "dtype", "drafter_dtype", "cuda_graphs"),
     *("drafter", "drafter_options", "bigrams", "schedule", "schedule_options", "block_size"),
 )
 

@@ -130,6 +130,7 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--drafter-dtype int8 --strategy AR", "--drafter-dtype needs a drafter network that can"),
         ("--drafter-dtype int8 --drafter lookup", "--drafter-dtype needs a drafter network that"),
         ("--drafter-dtype int8 --fp16", "--drafter-dtype int8 needs --dtype float32"),
+        ("--cuda-graphs --device cpu", "--cuda-graphs needs a GPU"),
         ("--dtype int8 --kernels torch", "int8 needs this project's kernels; omit --kernels torch"),
         ("--drafter-dtype int8 --kernels torch", "int8 needs this project's kernels"),
         ("--lenpen 2", "--lenpen belongs to a beam search; add --strategy AR --beam 5, or omit it"),

@@ -23,7 +23,7 @@ from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
 from tests.bundles import CAPTIONS, ROOT
-from tests.gpu.conftest import DTYPES, SIMULATED, Device
+from tests.gpu.conftest import DTYPES, NAME, SIMULATED, Device
 
 BUNDLED = ROOT / "data/models/en-de"
 OTHER = {"drafter_checkpoint": None, "bigrams": None}  # than the drafter of the folder
@@ -54,6 +54,8 @@ def decodings() -> Iterator[tuple[str, dict[str, Any]]]:
             yield drafter, {"rule": rule, **GIVEN.get(rule, {})}
         for schedule in sorted({*SCHEDULES.names()} - {"constant"}):
             yield drafter, {"schedule": schedule}
+        if drafter.startswith("block") and NAME.startswith("cuda"):
+            yield drafter, {"cuda_graphs": True}
     for given in ({"strategy": "AR"}, {"strategy": "drafter"}, {"batch": 1}):
         if not SIMULATED or given == {"batch": 1}:  # test_simulated.py has small models
             yield "block_fast with head", given
@@ -72,7 +74,7 @@ def settings_of(drafter: str, **given: Any) -> Settings:
 
 
 def in_double(settings: Settings) -> Settings:
-    return replace(settings, device="cpu", dtype="float64", drafter_dtype=None)
+    return replace(settings, device="cpu", dtype="float64", drafter_dtype=None, cuda_graphs=False)
 
 
 def few(lines: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from specdec_plugins.decoding import static
 from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.constraints import FREE, Constraints
@@ -72,6 +73,8 @@ BUILT: dict[str, tuple[str, Any, dict[str, Any]]] = {
 }
 GIVEN = {"top_beta": {"beta": 3, "tau": 1.0}, "speculative_sampling": {"top_k": 4, "seed": 3}}
 LISTED = "block, shortlist"
+STATIC = "constant, in rounds of fixed shapes"
+FIXED = [name for name, (drafter, *_) in BUILT.items() if drafter in ("", "block")]
 NGRAM = {"no_repeat_ngram_size": 2, "banned": (7,), "with_scores": True}
 
 
@@ -83,6 +86,8 @@ def cases() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
         first = name == LISTED or (name == "assistant" and schedule == "constant")
         if ALL or plain == 2 or (first and plain == 1):
             yield name, rule, schedule, GIVEN.get(rule, {})
+        if schedule == "constant" and rule in ("exact", "top_beta") and name in FIXED:
+            yield name, rule, STATIC, GIVEN.get(rule, {})
     yield "block", "exact", "constant", NGRAM
     for size in (1, 3):
         yield "none", "beam", "constant", {"beam": BeamParams(size)}
@@ -92,7 +97,8 @@ def cases() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
 def decoder_of(name: str, rule: str, schedule: str, device: str, constraints: Constraints) -> Any:
     """A decoder of toys on a device."""
     drafts, make, options = BUILT[name]
-    own = EngineConfig(max_rows=2, compact_at=0.01, constraints=constraints)
+    is_static, schedule = schedule == STATIC, schedule.split(",")[0]
+    own = EngineConfig(max_rows=2, compact_at=0.01, constraints=constraints, static=is_static)
     verifier = TransformerVerifier(transformer().to(device), SPECIAL)
     if rule == "beam":
         return BeamDecoder(verifier, own)
@@ -123,10 +129,11 @@ def walked(decoder: Any, requests: list[Request]) -> tuple[dict[str, Any], list[
 
 @pytest.mark.parametrize(("name", "rule", "schedule", "given"), [*cases()], ids=str)
 def test_a_round_copies_once_to_the_host_and_a_join_once_more(
-    name: str, rule: str, schedule: str, given: dict[str, Any]
+    name: str, rule: str, schedule: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.gpu.accelerator import COPY, KIND, accelerator
 
+    monkeypatch.setattr(static, "recorded", lambda compute, *_: compute)  # it has no graphs
     own = CONSTRAINTS if given is NGRAM else FREE
     lengths = {"block_size": 3, "max_len": lambda i: 3 + i}
     jobs = sentences(3, lambda i: 2 * (i == 1), **lengths, **given)

@@ -27,7 +27,7 @@ from specdec_plugins.decoding.drafters.base import (
     until_end,
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter, opened
-from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
+from specdec_plugins.decoding.networks.cache import KVCache, Pool, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.products import NativeHead
 from specdec_plugins.decoding.networks.heads import Listed, Shortlist
@@ -272,6 +272,25 @@ class BlockNatDrafter(ContextDrafter):
     def narrow(self, longest: int, is_padded: bool) -> None:
         if self._memory is not None:
             self._memory = self._memory.narrowed(longest, is_padded)
+
+    @torch.inference_mode()
+    def fix(self, pool: Pool, num_rows: int, num_sources: int, num_targets: int) -> None:
+        """Move the state into the pool, with so many rows and positions; new rows hold nothing.
+
+        From here on no shape depends on what a tensor holds, on a CPU either.
+        """
+        assert self._memory is not None, "fix before admit"
+        self._may_wait = False
+        num_targets = num_targets if self.keeps_prefix else 0
+        self._cache = pool.cache("drafter", self._cache, num_rows, num_targets)
+        self._memory = pool.memory("drafter", self._memory, num_rows, num_sources)
+        if self._allowed is not None:
+            shape = (num_rows, self._allowed.shape[1])
+            self._allowed = pool.put("drafter allowed", self._allowed, shape, fill=True)
+
+    def expect(self, width: int, unread: int) -> None:
+        """A row has so many positions in the cache at most, and lacks so many committed tokens."""
+        self._width, self._behind = width, unread
 
     def _new_cache(self, num_rows: int) -> KVCache:
         decoder = self.network.decoder

@@ -1,8 +1,9 @@
-"""Keys and values of committed target tokens, each row at its own length, and of the sources."""
+"""Keys and values of committed target tokens, each row at its own length, and of the sources; and
+the fixed addresses that both may have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from specdec_plugins.decoding.networks.config import StackConfig
 from specdec_plugins.decoding.networks.cpu import ops
 
 _GRAIN = 8  # lengths are rounded up to multiples of it, for fast attention kernels
+_FIXED_GRAIN = 16  # the same where it is free: CUDA copies a mask of another length in each layer
 _FIRST = 32  # initial positions a row, enough for most sentences
 
 
@@ -248,3 +250,80 @@ def join_rows(parts: Sequence[Tensor], fill: int = 0) -> Tensor:
         rows[:, part.shape[1] :] = fill
         first += len(part)
     return out
+
+
+class FixedCache(KVCache):
+    """A cache whose storage and lengths stay where they are while rows neither join nor leave.
+
+    Its passes may be repeated without this object, so each may have written to all positions.
+    """
+
+    def __init__(self, room: Tensor, lengths: Tensor) -> None:
+        """room: [L, B or more, capacity, 2, H, d]; lengths: [B] int64."""
+        self._room, self.lengths, self._held = room, lengths, None
+        self._live = self._written = self.capacity
+
+    def make_room(self, num_positions: int) -> int:
+        live = -(-num_positions // _FIXED_GRAIN) * _FIXED_GRAIN
+        self._reserve(len(self), live)
+        self._live = self._written = self.capacity
+        return live
+
+    def crop(self, lengths: Tensor) -> None:
+        self.lengths.copy_(lengths)
+
+
+class Pool:
+    """Tensors by name, which a recorded round reads and writes whenever it is repeated.
+
+    What is put into one, when rows have joined or left, is at its front. The view that comes back
+    has the address and the strides of any other of its shape, until a tensor grows and so moves.
+    """
+
+    def __init__(self) -> None:
+        self.most_rows = self.most_tokens = 0  # there is room for so many, and for texts so long
+        self.rounds: dict[Hashable, Any] = {}  # recorded ones, and a GPU's memory that these share;
+        self.scratch: Any = None  # both are forgotten when a tensor moves
+        self._tensors: dict[str, Tensor] = {}
+
+    def _room(self, name: str, like: Tensor, shape: Sequence[int]) -> Tensor:
+        held = self._tensors.get(name)
+        if held is None or any(a < b for a, b in zip(held.shape, shape, strict=True)):
+            most = shape if held is None else map(max, held.shape, shape)
+            held = self._tensors[name] = like.new_zeros(tuple(most))
+            self.rounds, self.scratch = {}, None
+        return held
+
+    def put(self, name: str, part: Tensor, shape: Sequence[int], fill: float = 0) -> Tensor:
+        """A tensor [B, ...] of that shape, with `part` at its front and `fill` behind it."""
+        held = self._room(name, part, (max(shape[0], self.most_rows), *shape[1:]))
+        view = held[tuple(map(slice, shape))].fill_(fill)
+        view[tuple(map(slice, part.shape))] = part
+        return view
+
+    def cache(self, name: str, cache: KVCache, num_rows: int, num_positions: int) -> FixedCache:
+        """A cache with that content; rows behind it hold junk."""
+        live, (layers, _, _, *rest) = cache._live, cache._room.shape
+        shape = (layers, max(num_rows, self.most_rows), max(num_positions, live), *rest)
+        held = self._room(name, cache._room, shape)
+        if held is not cache._room:
+            held[:, : len(cache), :live] = cache.storage[:, :, :live]
+            held[:, : len(cache), live:] = 0
+        return FixedCache(held, self.put(f"{name} lengths", cache.lengths, (num_rows,)))
+
+    def memory(self, name: str, memory: SourceMemory, num_rows: int, width: int) -> SourceMemory:
+        """A memory with that content, always with a mask; rows behind it see zeros."""
+
+        def put(kind: object, part: Tensor, fill: int = 0) -> Tensor:
+            return self.put(f"{name} {kind}", part, (num_rows, width, *part.shape[2:]), fill)
+
+        padding = put("padding", memory.padding_mask, fill=True)
+        padding[len(memory) :] = False
+        mask = ops.additive(~padding[:, None, None], memory.keys_values[0].dtype)
+        return SourceMemory(
+            lengths=self.put(f"{name} sources", memory.lengths, (num_rows,)),
+            padding_mask=padding,
+            keys_values=tuple(put(i, part) for i, part in enumerate(memory.keys_values)),
+            extras=tuple(put(f"extra {i}", part) for i, part in enumerate(memory.extras)),
+            mask=self.put(f"{name} mask", mask, mask.shape),
+        )
