@@ -180,6 +180,29 @@ static void test_activations(const Isa& isa) {
     }
 }
 
+// Queries of one row get together what each gets alone.
+static void test_shared_attention(const Isa& isa, int dim, int width) {
+  const int stride = 2 * dim;
+  const Numbers memory = some(size_t(width + QUERIES_MOST) * stride);
+  const Numbers queries = some(size_t(QUERIES_MOST) * dim, 3);
+  Numbers masks(size_t(QUERIES_MOST) * (width + QUERIES_MOST)), scores(size_t(QUERIES_MOST) * (width + 32));
+  for (size_t i = 0; i < masks.size(); i += 3) masks[i] = -INF;
+  for (int count = 1; count <= QUERIES_MOST; ++count) {
+    Numbers together(count * dim), alone(count * dim);
+    std::vector<Asking> asking;
+    for (int i = 0; i < count; ++i) {
+      const float* mask = i == 1 ? nullptr : &masks[i * (width + i)];
+      const Attended seen{memory.data(), memory.data() + dim, stride, mask, width + i};
+      asking.push_back({&queries[i * dim], seen, &alone[i * dim]});
+      isa.attend(&asking[i], 1, dim, 0.3f, scores.data());
+      asking[i].out = &together[i * dim];
+    }
+    isa.attend(asking.data(), count, dim, 0.3f, scores.data());
+    compare(std::string(isa.name) + ", attention of " + std::to_string(count) + " queries", together,
+            [&](size_t i) { return Exact{alone[i]}; });
+  }
+}
+
 static void test_attention(const Isa& isa, int dim, int width) {
   const std::string what = std::string(isa.name) + ", attention of " + std::to_string(dim) +
                            " numbers to " + std::to_string(width) + " positions";
@@ -190,7 +213,8 @@ static void test_attention(const Isa& isa, int dim, int width) {
   const auto attend = [&](const Numbers& added, int count) {
     Numbers out(dim);
     const Attended seen{memory.data(), memory.data() + dim, stride, added.data(), count};
-    isa.attend(query.data(), seen, dim, scale, scores.data(), out.data());
+    const Asking asking{query.data(), seen, out.data()};
+    isa.attend(&asking, 1, dim, scale, scores.data());
     return out;
   };
   std::vector<double> weights(room, -INF), expected(dim);
@@ -347,7 +371,10 @@ int main(int count, char**) {
     });
     test_activations(*isa);
     for (int dim : {1, 7, 16, 33, 64, 83})
-      some_of(attended, [&](int width) { test_attention(*isa, dim, width); });
+      some_of(attended, [&](int width) {
+        test_attention(*isa, dim, width);
+        test_shared_attention(*isa, dim, width);
+      });
     for (int dim : {1, 5, 16, 47, 256, 1000})
       for (bool rms : {false, true}) test_norm(*isa, dim, rms);
     for (int width : {1, 5, 16, 37, 129, 1000}) test_logits(*isa, width);

@@ -117,6 +117,9 @@ struct Pass {
   float* gated = nullptr;   // [M, ffn], where layers are gated
 };
 
+// Queries whose attention is computed together, at most.
+constexpr int QUERIES_MOST = 6;
+
 // Rows that every thread quantises for itself: cheaper than waiting for each other.
 constexpr int ROWS_ALONE = 64;
 
@@ -124,7 +127,7 @@ constexpr int ROWS_ALONE = 64;
 struct Scratch {
   uint8_t* codes;   // [threads, ROWS_ALONE, widest input padded to 4]
   float* steps;     // [threads, ROWS_ALONE]
-  float* scores;    // [threads, widest mask padded to 16], twice with relative positions
+  float* scores;    // [threads, QUERIES_MOST, widest mask padded to 16], twice with relative positions
   int64_t codes_stride, steps_stride, scores_stride;  // a thread
   uint8_t* shared_codes;  // [M, widest input padded to 4], where M > ROWS_ALONE
   float* shared_steps;    // [M]
@@ -187,6 +190,13 @@ struct Attended {
   int width;            // positions
 };
 
+// A query of one head, and where the mixture of the values goes.
+struct Asking {
+  const float* query;
+  Attended seen;
+  float* out;
+};
+
 struct Isa {
   const char* name;
   int panel;      // outputs a panel
@@ -199,9 +209,9 @@ struct Isa {
                      int threads);
   void (*multiply)(const Linear&, const Product&, const Scratch&, int thread, int threads);
   void (*walk)(const Walk&, const Scratch&, int thread, int threads);
-  // scores: a buffer for the width padded to 16.
-  void (*attend)(const float* query, const Attended&, int dim, float scale, float* scores,
-                 float* out);
+  // Of up to QUERIES_MOST queries that attend to the same keys, with masks and widths of their own.
+  // scores: a buffer for the width padded to 16 of each.
+  void (*attend)(const Asking*, int count, int dim, float scale, float* scores);
   void (*normalise)(const Norm&, const float*, int dim, float* out);
   // Of one row of logits.
   int64_t (*best_of)(const float*, int width);
@@ -227,12 +237,14 @@ inline const Isa& best_isa() {
 template <typename Work>
 void in_team(int threads, const Work& work) {
 #ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  work(omp_get_thread_num(), omp_get_num_threads());
-#else
+  if (threads > 1) {  // barriers of a team of one take time, too
+#pragma omp parallel num_threads(threads)
+    work(omp_get_thread_num(), omp_get_num_threads());
+    return;
+  }
+#endif
   (void)threads;
   work(0, 1);
-#endif
 }
 
 // Calls work(row) for every row, distributed over the threads. What it throws is thrown to the

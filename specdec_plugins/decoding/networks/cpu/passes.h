@@ -234,11 +234,13 @@ struct BlockDrafter {
     for (size_t i = 0; i < rows.size(); ++i, out += dim, places += dim) {
       const float* place = tables.place(positions[i]);
       check_token(tokens[i], tables.tokens.size(0));
-      if (queries && tokens[i] == mask)
-        best_isa().attend(queries->data + (place - tables.positions.data), copied[rows[i].row],
-                          int(dim), 1.0f, scores.data(), out);
-      else
+      if (queries && tokens[i] == mask) {
+        const float* query = queries->data + (place - tables.positions.data);
+        const Asking asking{query, copied[rows[i].row], out};
+        best_isa().attend(&asking, 1, int(dim), 1.0f, scores.data());
+      } else {
         tables.tokens.copy(tokens[i], out);
+      }
       for (int64_t j = 0; j < dim; ++j) out[j] *= tables.scale;
       std::copy_n(place, dim, places);
     }

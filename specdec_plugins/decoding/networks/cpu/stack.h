@@ -252,7 +252,8 @@ class Stack {
                        {&pass.qkv, 3 * m * attention},
                        {&pass.hidden, m * std::max(dim, up)},
                        {&pass.gated, is_gated_ ? m * ffn : 0}},
-                      m, has_codes ? wide : 0, (seen + 16) * (is_relative_ ? 2 : 1), threads);
+                      m, has_codes ? wide : 0, QUERIES_MOST * (seen + 16) * (is_relative_ ? 2 : 1),
+                      threads);
     in_team(threads, [&](int thread, int team) {
       isa_->run_layers(layers_.data(), span.first, span.stop, pass, arena.scratch, thread, team);
     });
