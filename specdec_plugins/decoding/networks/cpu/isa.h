@@ -147,6 +147,12 @@ struct Candidate {
   int64_t token;
 };
 
+// The first of the largest logits of a row, which is `finite` if that is and if none is NaN.
+struct Best {
+  int64_t token;
+  bool finite;
+};
+
 // A sequential head over the blocks of all rows: heads.py, SequentialHead.draft.
 struct Walk {
   int rows = 0, length = 0;           // B, K
@@ -214,7 +220,7 @@ struct Isa {
   void (*attend)(const Asking*, int count, int dim, float scale, float* scores);
   void (*normalise)(const Norm&, const float*, int dim, float* out);
   // Of one row of logits.
-  int64_t (*best_of)(const float*, int width);
+  Best (*best_of)(const float*, int width);
   float (*log_total_of)(const float*, int width);
   int64_t (*rank_of)(const float*, int width, int64_t token);
   void (*largest_of)(const float*, int width, int count, Candidate*);

@@ -6,42 +6,9 @@
 
 #include <chrono>
 
-#include "passes.h"
+#include "memory.h"
 
 namespace specdec {
-
-// Keys and values of one row's source, [layers, S, 2, H, d], with what joined beside it.
-struct SourceMemory {
-  Memory all;
-  const float* first = nullptr;  // the row's own, of the first layer
-  int64_t layer_stride = 0;
-  int width = 0;
-
-  SourceStates layer(size_t index) const {
-    return {first + int64_t(index) * layer_stride, width, nullptr};
-  }
-};
-
-// Of a row's own tokens, [layers, capacity, 2, H, d].
-class OwnMemory {
- public:
-  float* layer(int index) const { return all_.get() + index * stride(); }
-
-  void reserve(int layers, int64_t positions, int64_t width) {
-    if (positions <= capacity_) return;
-    OwnMemory grown;
-    grown.width_ = width;
-    grown.capacity_ = std::max({positions, 2 * capacity_, int64_t(32)});
-    grown.all_ = memory_of(layers * grown.stride());
-    for (int i = 0; i < layers && capacity_; ++i) std::copy_n(layer(i), stride(), grown.layer(i));
-    *this = std::move(grown);
-  }
-
- private:
-  int64_t stride() const { return capacity_ * width_; }
-  Memory all_;
-  int64_t capacity_ = 0, width_ = 0;
-};
 
 // One request.
 struct Asked {
@@ -86,48 +53,6 @@ struct Rules {
   int64_t forced_last;  // the token at the greatest length; -1 = none
 };
 
-// States [M, D] of some sources, one after the other.
-inline Memory encode(const Reader& encoder, const std::vector<const std::vector<int64_t>*>& sources,
-                     int threads) {
-  Plan plan;
-  std::vector<int64_t> tokens, positions;
-  for (const std::vector<int64_t>* source : sources) {
-    plan.firsts.push_back(tokens.size());
-    for (size_t at = 0; at < source->size(); ++at) {
-      plan.places.push_back({plan.rows, int64_t(at), int(source->size()), nullptr});
-      tokens.push_back((*source)[at]);
-      positions.push_back(at);
-    }
-    ++plan.rows;
-  }
-  const Memory states = memory_of(tokens.size() * encoder.stack->dim());
-  encoder.read(plan, tokens, positions, states.get(), threads);
-  return states;
-}
-
-// For each layer the keys and values of states [M, D] of these sources.
-inline std::vector<SourceMemory> remember(const std::vector<Packed>& products, const float* states,
-                                          const std::vector<const std::vector<int64_t>*>& sources,
-                                          int threads) {
-  int64_t count = 0, width = 0;
-  for (const std::vector<int64_t>* source : sources) count += source->size();
-  for (const Packed& product : products) width = product->linear.out;
-  const Memory all = memory_of(products.size() * count * width);
-  float* out = all.get();
-  for (const Packed& product : products) {
-    product->multiply(matrix(states, count, product->linear.in), matrix(out, count, width),
-                      threads);
-    out += count * width;
-  }
-  const float* first = all.get();
-  std::vector<SourceMemory> found;
-  for (const std::vector<int64_t>* source : sources) {
-    found.push_back({all, first, count * width, int(source->size())});
-    first += source->size() * width;
-  }
-  return found;
-}
-
 class Lane {
  public:
   // drafter: null = every round is a plain step.
@@ -148,6 +73,7 @@ class Lane {
     }
     std::vector<Row*> rows;
     for (size_t i = before; i < rows_.size(); ++i) rows.push_back(&rows_[i]);
+    open(rows);
     const Memory states = encode(verifier_->encoder, sources_of(rows), threads);
     remember(verifier_->keys_values, states.get(), rows, &Row::source, threads);
     const float* first = states.get();
@@ -222,6 +148,21 @@ class Lane {
                        const std::vector<Row*>& rows, SourceMemory Row::*kept, int threads) {
     const auto found = specdec::remember(products, states, sources_of(rows), threads);
     for (size_t i = 0; i < rows.size(); ++i) rows[i]->*kept = found[i];
+  }
+
+  // Memory for the texts of rows, most of which are about as long as their sources; side by side, for
+  // large pages.
+  void open(const std::vector<Row*>& rows) const {
+    const Stack& stack = *verifier_->decoder.stack;
+    const auto room_of = [](const Row* row) { return row->width() + 16; };
+    const int64_t width = 2 * stack.dim(), each = stack.size() * width;
+    int64_t count = 0;
+    for (const Row* row : rows) count += room_of(row);
+    Memory next = memory_of(count * each);
+    for (Row* row : rows) {
+      row->own.open(next, room_of(row), width);
+      next = Memory(next, next.get() + room_of(row) * each);
+    }
   }
 
   // Lets rows join the drafter, at their first draft.
@@ -375,12 +316,12 @@ class Lane {
     hold(plan, rows, &Row::own, &Row::source, stack);
     const int64_t asked = plan.asked.size(), width = verifier_->output->linear.out;
     if (plan.asked.size() == tokens.size()) plan.asked.clear();
-    states_.resize(std::max<size_t>(states_.size(), asked * stack.dim()));
-    logits_.resize(std::max<size_t>(logits_.size(), asked * width));
-    verifier_->decoder.read(plan, tokens, positions, states_.data(), threads);
-    verifier_->output->multiply(matrix<const float>(states_.data(), asked, stack.dim()),
-                               matrix(logits_.data(), asked, width), threads);
-    float* logits = logits_.data();
+    states_.grow(asked * stack.dim());
+    logits_.grow(asked * width);
+    verifier_->decoder.read(plan, tokens, positions, states_.data, threads);
+    verifier_->output->multiply(matrix<const float>(states_.data, asked, stack.dim()),
+                               matrix(logits_.data, asked, width), threads);
+    float* logits = logits_.data;
     for (Row* row : rows) {
       row->logits = logits;
       logits += (row->drafted.size() + 1) * width;
@@ -419,12 +360,12 @@ class Lane {
       const int64_t at = report.emitted.size();
       float* logits = row.logits + at * width;
       constrain(row, length + at, logits, width);
-      const int64_t best = best_isa().best_of(logits, width);
+      const auto [best, is_finite] = best_isa().best_of(logits, width);
       const bool goes_on = at < int64_t(row.drafted.size()) &&
                            accepts(row, row.drafted[at], best, logits, width);
       report.emitted.push_back(goes_on ? row.drafted[at] : best);
       if (goes_on) continue;
-      is_failed = !are_numbers(logits, width);
+      is_failed = !is_finite;
       report.accepted = at;
       break;
     }
@@ -487,7 +428,7 @@ class Lane {
   const std::shared_ptr<Drafting> drafter_;
   const Rules rules_;
   std::vector<Row> rows_;
-  std::vector<float> states_, logits_;  // of the last pass
+  Aligned<float> states_, logits_;  // of the last pass
 };
 
 }  // namespace specdec

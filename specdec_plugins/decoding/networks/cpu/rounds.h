@@ -2,8 +2,6 @@
 
 #pragma once
 
-#include <limits>
-
 #include "isa.h"
 #include "weights.h"
 
@@ -128,17 +126,6 @@ inline void extend(const Integers<2>& draft, const Verdict& verdict, const Integ
 
 // What rules and drafters compute from logits.
 
-// Whether the largest is finite: false if any is NaN or overflowed, or if all are minus infinity.
-inline bool are_numbers(const float* x, int64_t width) {
-  constexpr float kMost = std::numeric_limits<float>::max();
-  int32_t overflowed = 0, finite = 0;  // as wide as a float, so that the loop vectorises
-  for (int64_t i = 0; i < width; ++i) {
-    overflowed |= !(x[i] <= kMost);
-    finite |= x[i] >= -kMost;
-  }
-  return finite && !overflowed;
-}
-
 using Logits = Folded<const float, 2>;  // [rows, V]
 template <typename T>
 using EachRow = Folded<T, 1>;
@@ -153,7 +140,7 @@ inline void best(const Logits& logits, const EachRow<int64_t>& out, int threads)
   const int width = width_of(logits, out.count());
   const auto best_of = best_isa().best_of;
   for_rows(out.count(), threads, [&](int64_t row) {
-    out.data[row] = best_of(logits.data + row * width, width);
+    out.data[row] = best_of(logits.data + row * width, width).token;
   });
 }
 
@@ -200,7 +187,7 @@ inline void leading_best(const Floats<3>& logits, const Ragged& draft,
     const int64_t length = std::min(lengths.data[row], drafts);
     int64_t kept = 0, own = 0;
     for (;; ++kept) {
-      own = best_of(logits.data + (row * columns + kept) * width, width);
+      own = best_of(logits.data + (row * columns + kept) * width, width).token;
       if (kept >= length || drafted.data[row * drafts + kept] != own) break;
     }
     num_kept.data[row] = kept;
@@ -217,7 +204,7 @@ inline void failed(const Floats<3>& logits, const Integers<1>& columns,
   for (int64_t row = 0; row < out.count(); ++row) {
     const int64_t column = std::clamp<int64_t>(columns.data[row], 0, length - 1);
     const float* own = logits.data + (row * length + column) * width;
-    out.data[row] = active.data[row] && !are_numbers(own, width);
+    out.data[row] = active.data[row] && !best_isa().best_of(own, int(width)).finite;
   }
 }
 
