@@ -215,6 +215,13 @@ def test_n_best_lists(cli: Cli) -> None:
     assert "omit one of them" in cli.refused("--beam", "4", "--n-best", "2", "--resume")
 
 
+def test_hypotheses_of_one_text_do_not_shorten_the_list() -> None:
+    """Of this beam's best three, two are one text in other pieces."""
+    bundled = SpeculativeTranslator.from_pretrained(device="cpu")
+    done = bundled.translate("She forgot her keys on the kitchen table.", beam=4, n_best=3)
+    assert len({one.text for one in done.n_best}) == 3
+
+
 def test_a_glossary_is_kept(cli: Cli) -> None:
     terms = cli.tmp / "terms.tsv"
     terms.write_text("s7 s10\ts3 s4\ns0\ts9\n", encoding="utf-8")

@@ -400,8 +400,9 @@ class Settings:
         if self.searches:
             usual, finishing = self.usual_search
             penalty = usual if self.lenpen is None else self.lenpen
-            best = self.n_best, penalty, self.unkpen
-            own["beam"] = BeamParams(self.beam or 1, *best, finishing)
+            size = self.beam or 1
+            num = 1 if self.n_best == 1 else size  # as some may be the same text
+            own["beam"] = BeamParams(size, num, penalty, self.unkpen, finishing)
         return DecodeParams(block_size, max_len, self.minimum, seed=seed, **own)
 
 

@@ -391,10 +391,14 @@ class _Chosen:
 def ranked(text: Text[S], num: int) -> list[RankedText]:
     """The best translations of a text: the first of all sentences, the second of all, and so on.
 
-    A sentence with fewer is in its last one. None is there twice.
+    A sentence with fewer is in its last one. None is there twice: hypotheses of other tokens may be
+    the same text.
     """
     found = dict[str, RankedText]()
-    for rank in range(num):
+    most = max((len(part.result.hypotheses) for part in text.parts if part.result), default=0)
+    for rank in range(max(1, most)):
+        if len(found) == num:
+            break
         chosen, parts = list[tuple[Hypothesis, Codec]](), list[Part[Any]]()
         for part in text.parts:
             row, again = part.result, cast(Part[Any], part)
