@@ -173,9 +173,9 @@ class SequentialHead(nn.Module):
 
     def table(self, embeddings: ops.Table) -> Tensor:
         """The table of token embeddings [V, D]; bfloat16 for float32, as it is the widest part."""
-        table = self._table
-        if table is None or table.device != embeddings.device:
-            dtype = torch.bfloat16 if embeddings.dtype is torch.float32 else embeddings.dtype
+        table, dtype = self._table, embeddings.dtype
+        dtype = torch.bfloat16 if dtype is torch.float32 else dtype
+        if table is None or (table.device, table.dtype) != (embeddings.device, dtype):
             shape = len(embeddings), self.state.out_features
             table = torch.empty(shape, dtype=dtype, device=embeddings.device)
             for i in range(0, len(embeddings), _TABULATED):

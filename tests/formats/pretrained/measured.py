@@ -19,7 +19,7 @@ from specdec_plugins.formats.pretrained.weights import read_model
 
 
 def memory(kind: str) -> int:
-    """VmRSS, what is held now, or VmHWM, the most that was."""
+    """VmRSS, what is held now, VmHWM, the most that was, or VmSize, what is addressed."""
     found = re.search(rf"{kind}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return 1024 * int(found[1])
