@@ -24,6 +24,7 @@ from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
 from tests.bundles import ROOT
 from tests.programs import talking_to
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
@@ -220,6 +221,7 @@ def test_hypotheses_of_one_text_do_not_shorten_the_list() -> None:
     bundled = SpeculativeTranslator.from_pretrained(device="cpu")
     done = bundled.translate("She forgot her keys on the kitchen table.", beam=4, n_best=3)
     assert len({one.text for one in done.n_best}) == 3
+    refused("n_best must be 1 to the beam's size of 2", bundled.translate, "Go.", beam=2, n_best=3)
 
 
 def test_a_glossary_is_kept(cli: Cli) -> None:

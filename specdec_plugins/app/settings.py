@@ -7,7 +7,7 @@ Flags, bounds, help and the server's descriptions of a setting derive from its d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -398,12 +398,19 @@ class Settings:
         names = ("beta", "tau", *_SAMPLING, *REPEATS)
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.searches:
-            usual, finishing = self.usual_search
-            penalty = usual if self.lenpen is None else self.lenpen
-            size = self.beam or 1
-            num = 1 if self.n_best == 1 else size  # as some may be the same text
-            own["beam"] = BeamParams(size, num, penalty, self.unkpen, finishing)
+            own["beam"] = self.search_params(self.beam or 1, self.n_best)
         return DecodeParams(block_size, max_len, self.minimum, seed=seed, **own)
+
+    def search_params(self, size: int, n_best: int) -> BeamParams:
+        """A beam search by these settings, for so many texts.
+
+        For several it gives all hypotheses, as some may be the same text. Raises UserError unless
+        there are as many.
+        """
+        usual, finishing = self.usual_search
+        penalty = usual if self.lenpen is None else self.lenpen
+        asked = BeamParams(size, n_best, penalty, self.unkpen, finishing)
+        return asked if n_best == 1 else replace(asked, num_best=size)
 
 
 def choose_device(name: str | None) -> torch.device:

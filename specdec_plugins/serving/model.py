@@ -19,7 +19,6 @@ from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.beam import BeamDecoder, Branching, Lanes
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.requests import BeamParams
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import CODES, default_bundle, is_bundle
@@ -41,11 +40,6 @@ class ServedModel:
     def open(self) -> Lanes:
         """A running batch for all requests."""
         return Lanes(self.decoder.open(), self.searcher.open())
-
-    def search(self, size: int, num_best: int) -> BeamParams:
-        """A beam search as the model's own settings have it."""
-        penalty, finishing = self.settings.usual_search
-        return BeamParams(size, num_best, penalty, finishing=finishing)
 
     @property
     def name(self) -> str:

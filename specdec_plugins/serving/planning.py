@@ -147,8 +147,7 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     if not can_draft or options.use_drafter is False:
         asked["block_size"] = 0
     if options.size > 1:
-        num = 1 if (options.n_best or 1) == 1 else options.size  # as some may be the same text
-        beam = model.search(options.size, num)
+        beam = model.settings.search_params(options.size, options.n_best or 1)
         least = max(model.settings.minimum, int(beam.finishing == "fairseq"))  # never empty there
         asked |= {"block_size": 0, "beta": 1, "tau": 0.0, "top_k": 0}
         asked |= {"beam": beam, "min_len": least}
