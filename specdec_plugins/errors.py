@@ -62,6 +62,10 @@ def handling(act: Callable[[int], object], numbers: Iterable[int] = ENDING) -> I
             signal.signal(number, before[number])
 
 
+# The last stop. Libraries in C may turn one that arrives inside of them into an error of theirs.
+_STOPS: list[Stopped] = []
+
+
 def stopping(numbers: Iterable[int] = ENDING) -> AbstractContextManager[None]:
     """Inside the block the first of these signals raises Stopped. Later ones do nothing: they would
     cut off what the first one ends.
@@ -76,10 +80,6 @@ def stopping(numbers: Iterable[int] = ENDING) -> AbstractContextManager[None]:
             raise seen[0]
 
     return handling(stop, numbers)
-
-
-# The last stop. Libraries in C may turn one that arrives inside of them into an error of theirs.
-_STOPS: list[Stopped] = []
 
 
 def run_program(module: str, function: str = "main", *given: object, **named: object) -> int:
