@@ -40,7 +40,7 @@ def run(*command: object, expect: int = 0, cwd: Path = ROOT, **variables: str) -
         env=_environment(**variables),
         capture_output=True,
         text=True,
-        timeout=3600,
+        timeout=900,
         check=False,
     )
     assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
