@@ -28,7 +28,7 @@ from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus.scoring import read_lines
 from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
-from specdec_plugins.errors import Parser
+from specdec_plugins.errors import Parser, run_command
 
 LANES = NATIVE, TORCH = "native", "torch"
 STRATEGIES = {"greedy": "AR", "exact": "specdec"}
@@ -106,4 +106,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command("python -m benchmarks.identical", main, False, "stopped."))
