@@ -19,6 +19,8 @@ from benchmarks.engines.fairseq import FairseqSearch
 from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
+from specdec_plugins.decoding.contract import Draft, Prefix, Scores
+from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import BROKEN_PIPE, INTERRUPTED
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
@@ -517,3 +519,30 @@ def test_the_bundled_pair_searches_as_fairseq_does() -> None:
     mine = ours.translate(texts)
     same = [one.tokens == ours.codec.tokens(ids) for one, ids in zip(mine, found, strict=True)]
     assert sum(same) >= 11, [i for i, one in enumerate(same) if not one]
+
+
+def test_a_line_without_numbers_is_empty_and_the_status_says_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = cli.infer()
+    score = TransformerVerifier.score
+
+    def overflowing(self: TransformerVerifier, prefix: Prefix, draft: Draft) -> Scores:
+        scores = score(self, prefix, draft)
+        long = prefix.lengths > 3
+        return Scores(scores.logits.masked_fill(long[:, None, None], torch.nan))
+
+    monkeypatch.setattr(TransformerVerifier, "score", overflowing)
+    cli.out.unlink()
+    assert main(cli.arguments()) == 1
+    told = cli.capsys.readouterr().err
+    lines = cli.out.read_text().split("\n")[:-1]
+    empty = [number for number, line in enumerate(lines, 1) if not line]
+    assert [line for line in lines if line] == [
+        good for n, good in enumerate(expected, 1) if n not in empty
+    ]
+    first, others = empty[:10], len(empty[10:])
+    for number in first:
+        assert f"in, line {number}: is left empty, as the model's scores are not numbers" in told
+    assert others
+    assert f"lines {', '.join(map(str, first))} and {others} more: left empty" in told

@@ -18,7 +18,7 @@ from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.settings import DRAFTER, VERIFIER, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import first_difference
-from specdec_plugins.decoding.networks import with_fast_products
+from specdec_plugins.decoding.networks import KERNELS, with_fast_products
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bundle import BIGRAMS, CODES
@@ -332,3 +332,21 @@ def test_a_folder_without_settings_gives_its_files(
     expected = {**found, **given, **expected}
     ours = {name: str(folder / file) for name, file in expected.items() if file in FILES}
     assert settings_from_files(folder, given) == {**expected, **ours}
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_the_first_sentence_makes_nothing_that_later_ones_use(kernels: str) -> None:
+    translator = SpeculativeTranslator.from_pretrained(device="cpu", kernels=kernels)
+    verifier, drafter = translator.decoder.verifier, translator.decoder.method.drafter
+
+    def held() -> dict[tuple[str, str], int]:
+        return {
+            (name, field): id(value)
+            for network in (verifier.network, drafter.network)
+            for name, module in network.named_modules()
+            for field, value in vars(module).items()
+        }
+
+    before = held()
+    translator.translate(LINES[:1])
+    assert held() == before

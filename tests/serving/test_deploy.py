@@ -144,3 +144,15 @@ def test_every_route_is_documented_and_every_curl_command_works() -> None:
 @pytest.mark.parametrize(("status", "kind"), errors.KINDS.items())
 def test_every_error_is_documented(status: int, kind: str) -> None:
     assert f"| {status} | `{kind}` |" in GUIDE or f"logged as {status}" in GUIDE
+
+
+def test_containers_wait_for_accepted_work_and_can_be_stopped_while_they_load() -> None:
+    server = COMPOSE["services"]["specdec"]
+    assert float(server["stop_grace_period"].removesuffix("s")) > PATIENCE
+    # Process 1 ignores a signal for which it has no handler yet.
+    assert server["init"] is True
+    commands = re.findall(r"^docker run .*", GUIDE, re.MULTILINE)
+    assert commands
+    for command in commands:
+        assert "--init" in command
+        assert float(re.findall(r"--stop-timeout (\d+)", command)[0]) > PATIENCE
