@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from specdec_plugins.app.loading import check_folder, make_settings, read_words, settings_from_files
@@ -36,6 +37,7 @@ from specdec_plugins.formats.bundle import (
 )
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
+from specdec_plugins.formats.eight_bits import fits_8_bits
 from specdec_plugins.formats.exports import export_ctranslate2, export_marian
 from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.indexed import Sentences
@@ -44,8 +46,7 @@ from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.formats.text import load_codes
 
-# Weights are quantised to int8 when a model is loaded, and are stored in floating point.
-STORED = tuple(name for name in DTYPES if name != "int8")
+STORED = {**DTYPES, "int8": torch.int8}  # dtypes of weights in a bundle
 
 _CARD = """\
 # {source} to {target}
@@ -84,9 +85,10 @@ def _to_bundle(args: SimpleNamespace) -> None:
         defaults={name: value for name, value in given.items() if value is not None},
         card=card or _default_readme(*languages, verifier, name, drafter),
     )
-    dtype = DTYPES[args.dtype or "float16"]
+    dtype = STORED[args.dtype or "float16"]
     if args.dtype is None and (text["tokenizer"] == PRETRAINED or is_bundle(args.data)):
-        dtype = verifier.state["encoder.embed_tokens.weight"].dtype
+        table = verifier.state["encoder.embed_tokens.weight"]
+        dtype = torch.int8 if fits_8_bits(table[:1024]) else table.dtype
     write_bundle(contents, args.output, dtype, args.force, check=_load)
 
 
@@ -318,8 +320,9 @@ BUNDLE = _command(
     Option(None, "the largest batch in which drafts pay, for the schedule few_rows (default: 1)",
            name="few_rows", type=int),
     Option(None,
-        "of stored weights (default: float16; bundles and transformers models keep theirs)",
-           name="dtype", choices=STORED),
+        "of stored weights (default: float16; bundles and transformers models keep theirs); int8: "
+        "large matrices in 8 bits with a factor for each row, from which every precision decodes",
+           name="dtype", choices=tuple(STORED)),
     Option(None, "Markdown about the models; becomes README.md", name="card", type=Path),
 )  # fmt: skip
 FAIRSEQ = _command(

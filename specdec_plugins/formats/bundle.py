@@ -18,20 +18,22 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_plugins.decoding.networks.reading import LazyState, Parts, parts_of
+from specdec_plugins.decoding.networks.reading import LazyState, Parts
 from specdec_plugins.decoding.networks.trained import NETWORKS, Digests, Model
 from specdec_plugins.decoding.registry import misfit
 from specdec_plugins.errors import UserError, located, read_object, require
 from specdec_plugins.formats.checkpoints import not_finite
 from specdec_plugins.formats.dictionaries import load_dictionaries
+from specdec_plugins.formats.eight_bits import in_8_bits, without_codes
 from specdec_plugins.formats.output import is_file_name, new_folder
 from specdec_plugins.formats.pretrained.config import CONFIG, GENERATION
 from specdec_plugins.formats.pretrained.tokenizer import FILES
 from specdec_plugins.formats.tensors import StoredTensors
 
 FORMAT = "specdec-bundle"
-# 1: a drafter shares no tensors with its verifier; 3: the tokenizer is a transformers model's
-VERSIONS = (1, 2, 3)
+# 1: a drafter shares no tensors with its verifier; 3: the tokenizer is a transformers model's;
+# 4: matrices in 8 bits
+VERSIONS = (1, 2, 3, 4)
 PRETRAINED = "pretrained"  # the name of such a tokenizer
 SETTINGS = "bundle.json"
 CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
@@ -111,13 +113,14 @@ class BundleSettings:
         found.append(drafter and drafter.network and drafter.network.weights)
         return [name for name in found if name]
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+    def to_dict(self, dtype: torch.dtype) -> dict[str, Any]:
+        """For JSON. dtype: of the stored weights."""
         record = asdict(self)
         if (drafter := record["drafter"]) is not None:
             bigrams, network = drafter.pop("bigrams"), drafter.pop("network") or {}
             record["drafter"] = {**drafter, **network, **({"bigrams": bigrams} if bigrams else {})}
-        version = VERSIONS[2 if self.text.get("tokenizer") == PRETRAINED else 1]
+        version = 3 if self.text.get("tokenizer") == PRETRAINED else 2
+        version = 4 if dtype is torch.int8 else version
         return {"format": FORMAT, "version": version, **record}
 
 
@@ -245,16 +248,21 @@ def _digests(folder: Path, settings: BundleSettings) -> Digests:
 
 def _read_tensors(path: Path, verifier: Path) -> LazyState:
     """All tensors of a file, including those that are stored in the verifier's file."""
+    try:
+        return LazyState(without_codes(_stored_tensors(path, verifier)))
+    except ValueError as error:
+        raise UserError(f"{path}: is damaged ({error}); copy it again.") from error
+
+
+def _stored_tensors(path: Path, verifier: Path) -> Parts:
+    """As they are stored. Raises ValueError where the file is damaged."""
     stored = StoredTensors([path], finite=True)
     state = stored.parts()
     aliases, known = stored.metadata.get(ALIASES, "{}"), dict(state)
     if path != verifier and OF_VERIFIER in aliases:
-        others = parts_of(_read_tensors(verifier, verifier))
+        others = _stored_tensors(verifier, verifier)
         known |= {OF_VERIFIER + name: part for name, part in others.items()}
-    try:
-        return LazyState({**state, **_aliases(aliases, known)})
-    except ValueError as error:
-        raise UserError(f"{path}: is damaged ({error}); copy it again.") from error
+    return {**state, **_aliases(aliases, known)}
 
 
 def _aliases(text: str, stored: Parts) -> Parts:
@@ -301,7 +309,7 @@ def write_bundle(
 ) -> None:
     """Write a bundle atomically.
 
-    dtype: of the stored weights. check: called with the finished bundle before it is moved into
+    dtype: of the stored weights; int8 stores matrices in 8 bits (`eight_bits`). check: called with the finished bundle before it is moved into
     place. Raises UserError if the folder is taken (without `force`, or by something else), a file
     cannot be read or written, a weight is too large for the dtype, or `check` raises one.
     """
@@ -325,7 +333,7 @@ def write_bundle(
         for name, path in files.items():
             shutil.copyfile(path, made / name)
         settings = BundleSettings(*languages, text, verifier, drafter, contents.defaults)
-        record = json.dumps(settings.to_dict(), indent=1, ensure_ascii=False)
+        record = json.dumps(settings.to_dict(dtype), indent=1, ensure_ascii=False)
         (made / SETTINGS).write_text(record + "\n", encoding="utf-8")
         (made / CARD).write_text(contents.card, encoding="utf-8")
         if check is not None:
@@ -368,10 +376,13 @@ def _rounded(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
             f"{model.path}: {name} holds NaN or infinity, so its training had diverged; give an "
             "earlier checkpoint."
         )
-    rounded = {
-        name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
-        for name, tensor in model.state.items()
-    }
+    if dtype is torch.int8:
+        rounded = in_8_bits(model.state)
+    else:
+        rounded = {
+            name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+            for name, tensor in model.state.items()
+        }
     if (name := not_finite(rounded)) is not None:
         raise UserError(
             f"{model.path}: {name} holds values that {str(dtype).removeprefix('torch.')} cannot "

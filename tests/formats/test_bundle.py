@@ -136,6 +136,28 @@ def test_what_a_drafter_has_of_its_verifier_is_stored_once(folder: Path) -> None
     refused("verifier.safetensors: cannot be read", read_weights, path)
 
 
+def test_matrices_in_8_bits_stay_the_same_for_every_precision(folder: Path) -> None:
+    """Stored again they have the same bytes; the kernels find the codes that are stored."""
+    shape = {"encoder_ffn_embed_dim": 512, "decoder_ffn_embed_dim": 512}
+    model, name = model_of(folder, **shape), "decoder.layers.0.fc1.weight"
+    model.state[name][5] = 0
+    model.state[name][6] = 1e-30 * torch.arange(16)
+    place = bundled(folder, torch.int8, verifier=model)
+    (folder / "bundle").rename(first := folder / "first")
+    again = bundled(folder, torch.int8, verifier=read_model(first / "verifier.safetensors"))
+    files = ["bundle.json", "verifier.safetensors"]
+    assert [(first / f).read_bytes() for f in files] == [(again / f).read_bytes() for f in files]
+    stored = load_file(place / "verifier.safetensors")
+    codes, factors = stored[name].float(), stored[f"{name}.scale"].float()
+    state = read_weights(place / "verifier.safetensors").state
+    assert state.keys() == model.state.keys()
+    assert torch.equal(state[name], codes * factors[:, None])
+    assert ((state[name] - model.state[name]).abs() <= 0.502 * factors[:, None]).all()
+    assert torch.equal(state[name].abs().amax(1) / 127, factors)
+    assert torch.equal(codes.abs().amax(1) == 127, factors > 0)
+    assert stored["decoder.layers.0.fc1.bias"].dtype is torch.float16
+
+
 def test_what_float16_cannot_hold_is_refused(folder: Path) -> None:
     model = model_of(folder)
     model.state["encoder.layers.0.fc1.bias"][3] = 7e4
@@ -209,7 +231,7 @@ def test_what_cannot_be_replaced_stays(
     ("changes", "message"),
     [
         ({"format": "zip"}, "expected the format 'specdec-bundle'"),
-        ({"version": 4}, "has format version 4, but this program reads versions 1 to 3"),
+        ({"version": 5}, "has format version 5, but this program reads versions 1 to 4"),
         ({"source_lang": None}, "'source_lang' must be a string, not None"),
         *(
             ({"verifier": {"weights": odd, "kind": VERIFIER}}, f"'{odd}' must be the name of a")
