@@ -309,9 +309,10 @@ def write_bundle(
 ) -> None:
     """Write a bundle atomically.
 
-    dtype: of the stored weights; int8 stores matrices in 8 bits (`eight_bits`). check: called with the finished bundle before it is moved into
-    place. Raises UserError if the folder is taken (without `force`, or by something else), a file
-    cannot be read or written, a weight is too large for the dtype, or `check` raises one.
+    dtype: of the stored weights; int8 stores matrices in 8 bits (`eight_bits`). check: called with
+    the finished bundle before it is moved into place. Raises UserError if the folder is taken
+    (without `force`, or by something else), a file cannot be read or written, a weight is too large
+    for the dtype, or `check` raises one.
     """
     languages = (contents.source_lang, contents.target_lang)
     files = {path.name: path for path in contents.symbols()}

@@ -1,10 +1,9 @@
 """Matrices stored in 8 bits: codes from -127 to 127, and a factor for each row.
 
-The factors [N], bfloat16, have the name of the codes [N, M], int8, with SCALE behind it. The largest
-number of a row has the code 127 or -127. A code times a factor is exact in float32, and dividing by
-127 and multiplying gives both again. So every precision decodes from the same numbers: the kernels,
-which also have a step for each row, find these codes in them, and a model that is stored again
-stays as it is.
+The factors [N], bfloat16, have the name of the codes [N, M], int8, with SCALE behind it. The
+largest number of a row has the code 127 or -127. A code times a factor is exact in float32, and a
+factor is what the kernels compute as the step of its row. So every precision decodes from the same
+numbers: in 8 bits the kernels find these codes, and a model that is stored again stays as it is.
 """
 
 from __future__ import annotations

@@ -123,10 +123,22 @@ static void test_products(const Isa& isa, int in, int out, bool has_bias) {
     if (has_bias) added = tensor<1>(bias, {out});
     return PackedWeights(tensor<2>(of, {out, in}), added, int8, isa.name);
   };
-  for (const Numbers& of : {weights, halves}) {
+  Numbers eights = some(size_t(in) * out);  // multiples of a factor of its own for each output
+  for (int n = 0; n < out; ++n) {
+    const float factor = std::ldexp(128.0f + n % 128, n % 40 - 30);
+    for (int k = 0; k < in; ++k) {
+      float& number = eights[n * in + k];
+      number = k ? std::round(std::clamp(60 * number, -127.0f, 127.0f)) * factor : 127 * factor;
+    }
+  }
+  const Numbers* const all[] = {&weights, &halves, &eights};
+  for (int kind = 0; kind < 3; ++kind) {
+    const Numbers& of = *all[kind];
     const PackedWeights own = pack(of, false);
-    const int bits = of == halves && isa.has_half ? 16 : 32;
-    if (own.bits() != bits) ++failures, std::printf("%s: not in %d bits\n", what.c_str(), bits);
+    const int bits = isa.has_half ? 32 >> kind : 32;
+    const bool may_fit_less = in == 1 || (in * out < 200 && kind == 2);
+    if (own.bits() != bits && !may_fit_less)
+      ++failures, std::printf("%s: in %d bits, not %d\n", what.c_str(), own.bits(), bits);
     test_product(what + " of floats", own, x, [&](size_t i) {
       const float *row = &x[i / out * in], *weight = &of[i % out * in], added = bias[i % out];
       const double size = norm(row, in) * norm(weight, in) + std::fabs(added) + TINY;
@@ -135,7 +147,7 @@ static void test_products(const Isa& isa, int in, int out, bool has_bias) {
   }
   for (float number : {NAN, INF, 1 + 0x1p-11f, 0x1p-40f}) {
     halves[0] = 1.5f, halves.back() = number;
-    if (in * out > 1 && pack(halves, false).bits() != 32)
+    if (in * out > 1 && pack(halves, false).bits() == 16)
       ++failures, std::printf("%s: %g does not fit in 16 bits\n", what.c_str(), number);
   }
   // Sums of integers, then floats that are each rounded once: the same on every processor.

@@ -38,6 +38,7 @@ struct Linear {
   const float* weights = nullptr;   // float32; or
   const uint16_t* halves = nullptr;  // the same numbers in float16,
   float unit = 1;                    // in units of this power of two; or
+  const int8_t* bytes = nullptr;    // the same numbers in units of `scale`; or
   const int8_t* codes = nullptr;    // 8 bits, in steps of `scale`
   const float* scale = nullptr;     // [out padded to panels]
   const int32_t* offset = nullptr;  // [out padded to panels] 128 * sum of an output's codes

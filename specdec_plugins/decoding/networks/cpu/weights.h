@@ -159,7 +159,7 @@ class PackedWeights {
     }
     if (int8)
       pack_int8(Codes(weight, isa));
-    else if (!isa.has_half || !pack_half(weight.data))
+    else if (!isa.has_half || !(pack_half(weight.data) || pack_bytes(weight.data)))
       pack_float(weight.data);
   }
 
@@ -199,7 +199,7 @@ class PackedWeights {
   }
 
   // Bits of one weight.
-  int bits() const { return linear.codes ? 8 : linear.halves ? 16 : 32; }
+  int bits() const { return linear.codes || linear.bytes ? 8 : linear.halves ? 16 : 32; }
 
   void multiply(const Floats<2>& x, const Tensor<float, 2>& out, int threads) const {
     check_same("inputs", linear.in, x.size(1));
@@ -265,6 +265,33 @@ class PackedWeights {
     lay_out(weight, [&](size_t at, float value) { as_half(value / unit, halves_.data[at]); });
     linear.halves = halves_.data;
     linear.unit = unit;
+    return true;
+  }
+
+  // The same for weights that were stored in 8 bits with a factor for each output.
+  bool pack_bytes(const float* weight) {
+    scale_.grow(padded(), memory_);
+    std::fill_n(scale_.data, padded(), 1.0f);
+    for (int n = 0; n < linear.out; ++n) {
+      const float* row = weight + size_t(n) * linear.in;
+      const float step = step_of(isa.largest_size(row, linear.in));
+      const auto is_multiple = [&](float w) { return std::nearbyint(w / step) * step == w; };
+      if (step == 0) continue;
+      // A bias is divided by the step, which is not to be so small that the result is infinite.
+      if (!(step > 1e-18f) || !std::all_of(row, row + linear.in, is_multiple)) {
+        scale_ = {};
+        return false;
+      }
+      scale_.data[n] = step;
+    }
+    codes_.grow(padded() * linear.in, memory_);
+    const int panel = isa.panel;
+    lay_out(weight, [&](size_t at, float value) {
+      const size_t output = at / (size_t(panel) * linear.in) * panel + at % panel;
+      codes_.data[at] = int8_t(std::nearbyint(value / scale_.data[output]));
+    });
+    linear.bytes = codes_.data;
+    linear.scale = scale_.data;
     return true;
   }
 
