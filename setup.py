@@ -75,7 +75,7 @@ KERNELS = Pybind11Extension(
     # Compared when the module is loaded: ops.py.
     define_macros=[("SOURCES", sha256(b"".join(p.read_bytes() for p in SOURCES)).hexdigest())],
     # Last, so that no CFLAGS reorder sums or drop the checks for NaN.
-    extra_compile_args=["-O3", *OPENMP, "-fno-fast-math", "-ffp-contract=fast"],
+    extra_compile_args=["-O3", *OPENMP, "-fno-fast-math", "-ffp-contract=off"],
     extra_link_args=[*OPENMP, "-fno-fast-math"],
     optional=True,
 )

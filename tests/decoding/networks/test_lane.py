@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import collate
+from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.constraints import FREE
 from specdec_plugins.decoding.contract import Drafter
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
@@ -32,7 +33,7 @@ from specdec_plugins.decoding.networks.config import ACTIVATIONS
 from specdec_plugins.decoding.networks.cpu import products
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import with_fast_products
-from specdec_plugins.decoding.requests import DecodeParams, Request
+from specdec_plugins.decoding.requests import BeamParams, DecodeParams, Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.decoding.verifier import TransformerVerifier
@@ -60,12 +61,12 @@ def _in_8_bits(rows: Tensor) -> Tensor:
 class Case:
     """A random pair of networks, and what is asked of it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, instruction_set: str = "") -> None:
         self.rng = random.Random(seed)
         self.int8 = self.flip()
         with pytest.MonkeyPatch.context() as patch:
-            self.set = self.rng.choice(instruction_sets())
-            patch.setenv("SPECDEC_INSTRUCTION_SET", self.set)
+            drawn = self.rng.choice(instruction_sets())
+            patch.setenv("SPECDEC_INSTRUCTION_SET", instruction_set or drawn)
             if self.flip():  # beside 8-bit products, tables of tokens in 8 bits
                 patch.setattr(products, "LARGE_TABLE", 0)
             self._build(seed)
@@ -157,8 +158,10 @@ class Case:
         return sentences(9, lambda i: i % 3, lambda i: 1 + 5 * i % longest, **{**asked, **options})
 
 
-def said(case: Case, jobs: list[Request], most: int, native: bool, **options: Any) -> Events:
-    """All events of each request, and its result."""
+def said(
+    case: Case, jobs: list[Request], most: int, native: bool, digits: int = 3, **options: Any
+) -> Events:
+    """All events of each request, and its result; digits: of log-probabilities."""
     method = method_of(
         case.drafter, options.pop("rule", "exact"), options.pop("schedule", "constant")
     )
@@ -175,10 +178,25 @@ def said(case: Case, jobs: list[Request], most: int, native: bool, **options: An
         drafted = (event.draft_ids, event.num_accepted, event.emitted_ids)
         told.setdefault(event.id, []).append(drafted)
         if event.result is not None:
-            scores = [round(score, 3) for score in event.result.token_scores]
+            scores = [round(score, digits) for score in event.result.token_scores]
             told[event.id] += [event.result.token_ids, event.result.finish_reason, scores]
     session.close()
     return told
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_instruction_sets_say_the_same_to_the_last_bit(seed: int) -> None:
+    told = dict[str, str]()
+    for name in instruction_sets():
+        case = Case(seed, name)
+        jobs = case.jobs(with_scores=True)
+        events = said(case, jobs, 99, native=True, digits=20)  # greedily, too: some draft nothing
+        beams = [replace(job.params, beam=BeamParams(size=3), block_size=0) for job in jobs]
+        jobs = [replace(job, params=params) for job, params in zip(jobs, beams, strict=True)]
+        found = BeamDecoder(case.verifier, EngineConfig(4)).decode(jobs)
+        if case.int8 or name != "plain":  # which rounds between a product of floats and its sum
+            told[name] = str((events, [result.hypotheses for result in found]))
+    assert len(set(told.values())) == 1, {name: text[:9999] for name, text in told.items()}
 
 
 WORDS = replace(FREE, bad_words=((5,), (9,)), banned_first=(4, 6), num_opening=2, forced_last=2)
