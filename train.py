@@ -202,11 +202,12 @@ def _train(cfg: Any) -> None:
     import torch
     from fairseq_cli import train
 
-    from specdec_plugins.training.trainer import Trainer, quick_bfloat16
+    from specdec_plugins.training.on_cpu import quick
+    from specdec_plugins.training.trainer import Trainer
 
     train.Trainer = Trainer
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-    faster = quick_bfloat16() if on_cpu and cfg.common.bf16 else nullcontext()
+    faster = quick(cfg.common.bf16) if on_cpu else nullcontext()
     with faster, _saving() as told:
         train.main(cfg)
     if told:

@@ -19,7 +19,8 @@ from specdec_plugins.decoding.networks.layers import LayerStack
 SMOOTHING = 0.1
 PLAIN = 0.2  # weight of the loss of the logits before the head, which give its candidates
 BLOCKS = 4  # of a sentence in an update
-_ROWS = {"cpu": 128, "cuda": 1024}  # of logits at once
+_LOGITS = {"cpu": 2**26, "cuda": 0}  # at once, at least as many as the rows below have
+_ROWS = {"cpu": 32, "cuda": 1024}  # of logits whose loss is computed at once, on a CPU in its cache
 
 
 class Blocks(NamedTuple):
@@ -114,54 +115,70 @@ class Objective(nn.Module):
 
     def _loss(self, states: Tensor, answers: Tensor, scored: Tensor) -> Tensor:
         weight = self.network.decoder.output.weight
-        chosen = states.flatten(0, 1)[scored], answers.flatten()[scored]
-        loss: Tensor = ProjectedLoss.apply(chosen[0], weight, chosen[1])
-        return loss
+        chosen = states.flatten(0, 1)[scored], weight, answers.flatten()[scored]
+        loss: Tensor = ProjectedLoss.apply(*chosen, SMOOTHING / len(weight))[0]
+        return loss / len(scored)
 
 
 class ProjectedLoss(torch.autograd.Function):
-    """Mean cross-entropy with label smoothing (Szegedy et al. 2016, section 7) of states.
+    """Cross-entropy with label smoothing (Szegedy et al. 2016, section 7) of states, summed.
 
-    Logits exist for a few rows at a time, and the gradients are computed with the loss: a block
-    drafter scores thousands of positions, and passes over all their logits would take as long as
-    the products.
+    The gradients are computed with the loss, and written in place of the logits: passes over the
+    logits of thousands of positions would take as long as the products.
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        """states: [N, D]; weight: [V, D]; targets: [N] int64. Returns [] float32 or better."""
+    def forward(
+        ctx: Any,
+        states: Tensor,  # [N, D]
+        weight: Tensor,  # [V, D]
+        targets: Tensor,  # [N] int64
+        share: float,  # of the probability, for each of the V types; the target also has the rest
+    ) -> tuple[Tensor, Tensor]:  # [] each, float32 or better: with smoothing, and without
         device = states.device.type
         if torch.is_autocast_enabled(device):
             states = states.to(torch.get_autocast_dtype(device))
         table, precision = weight.to(states.dtype), torch.promote_types(states.dtype, torch.float32)
-        share = SMOOTHING / len(table)  # of the probability, for each type
-        total = torch.zeros((), dtype=precision, device=states.device)
+        totals = torch.zeros(2, dtype=precision, device=states.device)
         of_states, of_weight = torch.empty_like(states), None
-        if weight.requires_grad:
-            of_weight = torch.zeros_like(weight, dtype=precision)
-        for rows in torch.arange(len(states), device=states.device).split(_ROWS[device]):
-            x, at = states[rows], targets[rows][:, None]
-            logits = (x @ table.T).to(precision)  # [n, V]
-            right, most, everything = logits.gather(1, at), logits.amax(1, True), logits.sum(1)
-            p = logits.sub_(most).exp_()
-            mass = p.sum(1, keepdim=True)
-            log_total = most + mass.log()  # [n, 1]
-            smoothed = share * (len(table) * log_total[:, 0] - everything)
-            total += ((1 - SMOOTHING) * (log_total - right)[:, 0] + smoothed).sum()
-            p.mul_(1 / mass).sub_(share).scatter_add_(1, at, torch.full_like(right, SMOOTHING - 1))
-            slope = p.to(states.dtype)
-            of_states[rows] = slope @ table
-            if of_weight is not None:
-                of_weight += slope.T @ x
+        most = max(_ROWS[device], _LOGITS[device] // len(table))
+        for x, its, written in zip(
+            *(t.split(most) for t in (states, targets, of_states)), strict=True
+        ):
+            logits = x @ table.T  # [n, V]
+            for part, at in zip(logits.split(_ROWS[device]), its.split(_ROWS[device]), strict=True):
+                totals += _losses(part, at[:, None], share, precision)
+            torch.mm(logits, table, out=written)
+            if weight.requires_grad:
+                more = logits.T @ x
+                if of_weight is None:
+                    of_weight = more.to(weight.dtype)
+                else:
+                    of_weight = of_weight.to(precision).add_(more)
         ctx.save_for_backward(of_states, of_weight)
-        return total / len(states)
+        smoothed, plain = totals.clone()
+        ctx.mark_non_differentiable(plain)
+        return smoothed, plain
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
+        # Scaled here: in float16 the parts of a mean over thousands would underflow.
         of_states, of_weight = ctx.saved_tensors
-        # Divided here: in float16 the parts of a mean over thousands would underflow.
-        each = given[0] / len(of_states)
-        return of_states * each, None if of_weight is None else of_weight * each, None
+        of_weight = None if of_weight is None else of_weight * given[0]
+        return of_states * given[0], of_weight, None, None
+
+
+def _losses(logits: Tensor, targets: Tensor, share: float, precision: torch.dtype) -> Tensor:
+    """Sums [2] of the losses of logits [n, V], which become the gradient of the first; see above.
+
+    targets: [n, 1] int64.
+    """
+    log_p = logits.log_softmax(1, dtype=precision)  # [n, V]
+    right, rest = log_p.gather(1, targets), 1 - share * log_p.size(1)
+    plain, all_types = -right.sum(), -log_p.sum()
+    p = log_p.exp_().sub_(share)
+    logits.copy_(p.scatter_add_(1, targets, torch.full_like(right, -rest)))
+    return torch.stack([rest * plain + share * all_types, plain])
 
 
 def _add_dropout(layers: LayerStack, share: float) -> None:

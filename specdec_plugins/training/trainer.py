@@ -1,7 +1,7 @@
 """fairseq's trainer, whose training goes on as if it had not stopped.
 
 ``Trainer`` writes whole checkpoints of finite numbers; ``Batches`` and ``FP16Optimizer`` save what
-fairseq's own would lose. ``quick_bfloat16`` trains faster on a CPU.
+fairseq's own would lose.
 """
 
 import copy
@@ -9,8 +9,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -19,22 +18,17 @@ from typing import Any
 import numpy
 import torch
 from fairseq import optim, utils
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.file_io import PathManager
 from fairseq.models.transformer import TransformerModel
-from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer as FairseqTrainer
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specdec_plugins.corpus.checkpoints import FLOAT32, LAST
-from specdec_plugins.criterions.glat_loss import SmoothedLoss
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.checkpoints import copy_checkpoint, not_finite, save_checkpoint
 from specdec_plugins.tasks.evaluation import SEARCH, BeamEvaluation, verifier_twin
-from specdec_plugins.training.objective import dropout_mask
 
 logger = logging.getLogger(__name__)
 
@@ -233,6 +227,11 @@ class FP16Optimizer(optim.FP16Optimizer):
         for name, value in state_dict.get("scaler", {}).items():
             setattr(self.scaler, name, value)
 
+    def step(self, closure: Any = None, groups: Any = None) -> None:
+        super().step(closure, groups)
+        # Nothing else resets it where an optimizer takes a scale and there is no loss scale.
+        self._multiply_factor = 1.0
+
     def _whole(self) -> list[Tensor]:
         """The float32 weights, each in the shape of its parameter."""
         if not self.has_flat_params:
@@ -243,56 +242,3 @@ class FP16Optimizer(optim.FP16Optimizer):
 
 
 optim.FP16Optimizer = FP16Optimizer  # which the trainer makes
-
-
-# --- bfloat16 on a CPU ----------------------------------------------------------------------------
-# Faster forms of three operations that torch computes slowly there. Results differ from torch's
-# only by rounding; dropout draws other masks, from torch's generator.
-
-_compute_loss = LabelSmoothedCrossEntropyCriterion.compute_loss
-
-
-@contextmanager
-def quick_bfloat16() -> Iterator[None]:
-    """Trainings inside the block use these operations."""
-    with ExitStack() as stack:
-        # The fused attention takes twice as long as separate products, forward and backward.
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_replaced(FairseqDropout, "forward", dropout))
-        criterion = LabelSmoothedCrossEntropyCriterion
-        stack.enter_context(_replaced(criterion, "compute_loss", compute_loss))
-        yield
-
-
-@contextmanager
-def _replaced(owner: type, name: str, method: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-def dropout(module: FairseqDropout, x: Tensor, inplace: bool = False) -> Tensor:
-    """FairseqDropout.forward. x: [*], of any dtype; its result has that shape and dtype."""
-    if module.p > 0 and (module.training or module.apply_during_inference):
-        return x * dropout_mask(x, module.p)
-    return x
-
-
-def compute_loss(
-    criterion: LabelSmoothedCrossEntropyCriterion,
-    model: Any,
-    net_output: Any,
-    sample: Any,
-    reduce: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """LabelSmoothedCrossEntropyCriterion.compute_loss: the loss with and without smoothing."""
-    if not reduce or criterion.ignore_prefix_size > 0:
-        return _compute_loss(criterion, model, net_output, sample, reduce)
-    logits, targets = net_output[0].flatten(0, 1), model.get_targets(sample, net_output).flatten()
-    share = criterion.eps / (logits.size(1) - 1)  # of every type but the target
-    smoothed, plain = SmoothedLoss.apply(logits, targets, share)
-    counts = (targets != criterion.padding_idx).float()  # [N]
-    return (smoothed * counts).sum(), (plain * counts).sum()

@@ -118,13 +118,14 @@ def test_each_block_is_computed_as_in_decoding() -> None:
 def test_the_projected_loss_is_that_of_all_logits(
     frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specdec_plugins.training.objective._ROWS", {"cpu": 3})
+    monkeypatch.setattr("specdec_plugins.training.objective._ROWS", {"cpu": 2})
+    monkeypatch.setattr("specdec_plugins.training.objective._LOGITS", {"cpu": 3 * 11})
     chance = torch.Generator().manual_seed(0)
     states, weight = (torch.randn(n, 5, generator=chance).double() for n in (8, 11))
     targets = torch.randint(11, (8,), generator=chance)
     pairs: list[tuple[Tensor, Tensor | None, Tensor]] = []
     for compute in (
-        lambda x, w: ProjectedLoss.apply(x, w, targets),
+        lambda x, w: ProjectedLoss.apply(x, w, targets, 0.1 / 11)[0] / 8,
         lambda x, w: F.cross_entropy(x @ w.T, targets, label_smoothing=0.1),
     ):
         x, w = states.clone().requires_grad_(), weight.clone().requires_grad_(not frozen)
