@@ -3,6 +3,9 @@
 `python -m benchmarks.kernels` prints the tables of benchmarks/results/kernels.md. The layers have
 random 16-bit weights, as in bundles. The weights of a pass are beyond the L2 cache, and `--cold`
 reads and writes 32 MB before each pass: more than a drafter does between two passes.
+
+`--around TEXT` instead prints what is around the kernels: the processor time of sentences of the
+bundled pair, decoded one at a time in 8 bits, in calls of the kernels' lane and in all.
 """
 
 from __future__ import annotations
@@ -11,13 +14,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
+from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
+from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
+from specdec_plugins.corpus.scoring import read_lines
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import NativeLayers, NativeLinear
 from specdec_plugins.decoding.networks.layers import LayerStack
@@ -113,7 +122,46 @@ def precision(int8: bool) -> str:
     return "int8" if int8 else "float32"
 
 
-@torch.inference_mode()
+class Timed:
+    """A lane of the kernels, which adds up the processor time of its calls."""
+
+    spent = 0.0
+
+    def __init__(self, lane: Any) -> None:
+        self.__dict__["lane"] = lane
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self.lane, name)
+        return partial(self._call, own) if callable(own) else own
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.lane, name, value)
+
+    def _call(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        before = time.thread_time()
+        found = function(*args, **named)
+        Timed.spent += time.thread_time() - before
+        return found
+
+
+def print_around(text: Path, repeats: int) -> None:
+    """Exact decoding, from token ids to token ids; the turn of the least time counts."""
+    made, turns = ops.native.Lane, list[tuple[float, float]]()
+    with mock.patch.object(ops.native, "Lane", lambda **given: Timed(made(**given))):
+        given: dict[str, Any] = {"dtype": "int8", "scores": False, "batch": 1}
+        own = SpeculativeTranslator.from_pretrained(device="cpu", **given)
+        asked = map(own.prepare, number_sentences(read_lines(text)))
+        requests = [request for request in asked if request]
+        for _ in range(repeats):
+            Timed.spent, before = 0.0, time.thread_time()
+            for request in requests:
+                list(own.decoder.run([request]))
+            turns.append((time.thread_time() - before, Timed.spent))
+    whole, inside = (1e6 / len(requests) * least for least in min(turns))
+    told = f"{whole:.0f} microseconds a sentence, {whole - inside:.0f} around the kernels' lane"
+    print(f"{told}, {1 - inside / whole:.1%}")
+
+
 def main() -> int:
     parser = Parser(prog="python -m benchmarks.kernels", description="Time CPU passes of few rows.")
     parser.add_argument("--threads", type=int, default=1, help="of every engine")
@@ -122,11 +170,16 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", default=instruction_sets(), metavar="NAME")
     parser.add_argument("--size", default="6x512x32000", metavar="LAYERSxWIDTHxTYPES")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
+    parser.add_argument("--around", type=Path, metavar="TEXT", help="sentences, one a line")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.around is not None:
+        print_around(args.around, args.repeats)
+        return 0
     torch.manual_seed(args.seed)
     layers, dim, types = map(int, args.size.split("x"))
     stack = StackConfig(layers, dim, 4 * dim, dim // HEAD, types, PREFIX + max(ROWS))
+    torch.set_grad_enabled(False)
     for what, make, counts in (
         ("decoder and projection, positions", decoder_passes, ROWS),
         ("encoder, tokens", encoder_passes, TOKENS),

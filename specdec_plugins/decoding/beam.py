@@ -61,11 +61,12 @@ class BeamSession(Session):
         method: Method,
         config: EngineConfig,
         on_close: Callable[[Session], None] = lambda session: None,
+        last: Session | None = None,
     ) -> None:
         banned = _only_banned(config.constraints)
         self._reads_texts = banned is None  # the constraints do, or there is much to ban
         self._skipped = banned or frozenset[int]()
-        super().__init__(verifier, method, config, on_close)
+        super().__init__(verifier, method, config, on_close, last)
         self._searches: dict[str, Search] = {}  # by request, those that Python advances
 
     def _open_lanes(self) -> list[Any]:
@@ -101,6 +102,11 @@ class BeamSession(Session):
             with self._timer.part("verify"):
                 over = lane.search(most)
             return [self._end(*one) for one in over]
+        return self._step(lane)
+
+    @torch.inference_mode()
+    def _step(self, lane: TorchLane) -> list[RowEvent]:
+        """A step of all searches that Python advances."""
         found = {index: self._searches[row.id] for index, row in enumerate(lane.rows)
                  if not row.finished}  # fmt: skip
         with self._timer.part("verify"):

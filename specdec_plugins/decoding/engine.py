@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
-import torch
-
 from specdec_plugins.decoding.contract import Verifier
 from specdec_plugins.decoding.lane import Ending, Lane, RowReport, TorchLane
 from specdec_plugins.decoding.lane import EngineConfig as EngineConfig
@@ -24,9 +22,11 @@ from specdec_plugins.decoding.requests import (
 )
 from specdec_plugins.decoding.static import StaticLane, check_static
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
-from specdec_plugins.errors import require
+from specdec_plugins.errors import UserError, require
 
 _MANY = 2**30  # rounds: until a row ends
+_PLAIN = DecodeParams()
+_NOT_DRAWN = _PLAIN.temperature, _PLAIN.top_k, _PLAIN.top_p
 _REASONS: dict[int, FinishReason] = {
     Ending.ENDED: FinishReason.EOS,
     Ending.FULL: FinishReason.LENGTH,
@@ -51,8 +51,11 @@ class Session:
         method: Method,
         config: EngineConfig,
         on_close: Callable[[Session], None] = lambda session: None,
+        last: Session | None = None,
     ) -> None:
-        """on_close: called once, when the parts are empty again."""
+        """on_close: called once, when the parts are empty again. last: a closed session of the same
+        parts, whose lanes this one takes over.
+        """
         self.stats = DecodeStats()
         self.verifier = verifier
         self.method = method
@@ -60,9 +63,12 @@ class Session:
         self._on_close = on_close
         self._closed = False
         self._waiting: deque[Request] = deque()
-        self._timer = PartTimer(verifier.device, config.measure_time, config.clock)
-        self.stats.seconds = self._timer.seconds
-        self._lanes = self._open_lanes()
+        if last is None:
+            self._timer = PartTimer(verifier.device, config.measure_time, config.clock)
+            self._lanes = self._open_lanes()
+        else:
+            self._timer, self._lanes, last._lanes = last._timer, last._lanes, []
+        self._timer.seconds = self.stats.seconds
 
     def _open_lanes(self) -> list[Lane]:
         """Where requests decode: each in the first that takes it."""
@@ -89,7 +95,6 @@ class Session:
             check_request(request, self.verifier, self.method)
         self._waiting.extend(requests)
 
-    @torch.inference_mode()
     def cancel(self, ids: Collection[str]) -> list[RowEvent]:
         """Drop these requests, waiting or decoding; rows are freed at the next compaction."""
         dropped = [r for r in self._waiting if r.id in ids]
@@ -104,7 +109,6 @@ class Session:
             result.finish_reason = FinishReason.CANCELLED
         return [RowEvent(result.id, [], 0, [], result) for result in results]
 
-    @torch.inference_mode()
     def close(self) -> None:
         """Discard what is left and hand the emptied parts back. Idempotent."""
         if self._closed:
@@ -115,7 +119,6 @@ class Session:
             lane.select([])
         self._on_close(self)
 
-    @torch.inference_mode()
     def step(self, most: int = 1) -> list[RowEvent]:
         """One round for every active row; an empty list when nothing is left to do.
 
@@ -208,13 +211,14 @@ class SpeculativeDecoder:
             check_static(verifier, method, self.config)
         self.stats = DecodeStats()  # of all closed sessions
         self._lock = threading.Lock()
-        self._idle: list[tuple[Verifier, Method]] = []
+        self._idle: list[Session] = []  # closed ones
 
     def open(self) -> Session:
         """A session for one caller; its `close` returns the parts."""
         with self._lock:
-            verifier, method = self._idle.pop() if self._idle else self._fresh()
-        return self.new_session(verifier, method, self.config, self._take_back)
+            last = self._idle.pop() if self._idle else None
+            parts = self._fresh() if last is None else (last.verifier, last.method)
+        return self.new_session(*parts, self.config, self._take_back, last)
 
     def _fresh(self) -> tuple[Verifier, Method]:
         verifier, drafter = self.verifier.fresh(), self.method.drafter
@@ -223,7 +227,7 @@ class SpeculativeDecoder:
 
     def _take_back(self, session: Session) -> None:
         with self._lock:
-            self._idle.append((session.verifier, session.method))
+            self._idle.append(session)
             self.stats += session.stats
 
     @contextmanager
@@ -257,42 +261,30 @@ class SpeculativeDecoder:
 
 def check_request(request: Request, verifier: Verifier, method: Method) -> None:
     """Raises UserError where the parts cannot do what the request asks."""
-    params, drafter = request.params, method.drafter
+    params, drafter, forced = request.params, method.drafter, request.forced_ids
     _check_source(request, verifier)
-    longest = verifier.max_target_positions
-    require(
-        params.max_len <= longest,
-        f"max_len {params.max_len} is more than the verifier's {longest} target positions; "
-        "ask for a shorter output.",
-    )
-    require(
-        all(0 <= t < verifier.vocab_size and t != verifier.special.eos for t in request.forced_ids),
-        f"Request {request.id!r}: its target prefix must hold token ids below "
-        f"{verifier.vocab_size} and no end of sentence ({verifier.special.eos}).",
-    )
-    if drafter is not None and drafter.max_block_size is not None:
-        require(
-            params.block_size <= drafter.max_block_size,
-            f"The drafter drafts at most {drafter.max_block_size} tokens; "
-            f"ask for a block size of at most that, not {params.block_size}.",
-        )
-    if not method.rule.samples:
-        plain = DecodeParams()
-        require(
-            (params.temperature, params.top_k, params.top_p)
-            == (plain.temperature, plain.top_k, plain.top_p),
-            "temperature, top_k and top_p need a rule that samples; this one does not.",
-        )
+    longest, size, eos = verifier.max_target_positions, verifier.vocab_size, verifier.special.eos
+    if params.max_len > longest:
+        told = f"max_len {params.max_len} is more than the verifier's {longest} target positions; "
+        raise UserError(f"{told}ask for a shorter output.")
+    if forced and (eos in forced or not 0 <= min(forced) <= max(forced) < size):
+        told = f"Request {request.id!r}: its target prefix must hold token ids below {size} and no "
+        raise UserError(f"{told}end of sentence ({eos}).")
+    most = None if drafter is None else drafter.max_block_size
+    if most is not None and params.block_size > most:
+        told = f"The drafter drafts at most {most} tokens; ask for a block size of at most that, "
+        raise UserError(f"{told}not {params.block_size}.")
+    drawn = params.temperature, params.top_k, params.top_p
+    told = "temperature, top_k and top_p need a rule that samples; this one does not."
+    require(method.rule.samples or drawn == _NOT_DRAWN, told)
 
 
 def _check_source(request: Request, verifier: Verifier) -> None:
-    longest, size = verifier.max_source_positions, verifier.source_vocab_size
-    require(
-        len(request.source_ids) <= longest,
-        f"Request {request.id!r}: its source has {len(request.source_ids)} tokens, and the model "
-        f"has positions for {longest}; split it.",
-    )
-    require(
-        all(0 <= token < size for token in request.source_ids),
-        f"Request {request.id!r}: its source must hold token ids below {size}.",
-    )
+    ids, longest = request.source_ids, verifier.max_source_positions
+    size = verifier.source_vocab_size
+    if len(ids) > longest:
+        told = f"Request {request.id!r}: its source has {len(ids)} tokens, and the model has "
+        raise UserError(f"{told}positions for {longest}; split it.")
+    if not 0 <= min(ids) <= max(ids) < size:
+        told = f"Request {request.id!r}: its source must hold token ids below {size}."
+        raise UserError(told)

@@ -108,7 +108,8 @@ class Lane(Protocol):
 class TorchLane:
     """Any parts on any device: draft, score, judge, extend, commit. Runs one round at a time.
 
-    One device-to-host copy a round, and one more when rows join.
+    Sessions call it outside of inference mode. One device-to-host copy a round, and one more
+    when rows join.
     """
 
     _num_own = 1  # tokens that the verifier adds to each draft
@@ -126,7 +127,7 @@ class TorchLane:
             self._drafter = LateDrafter(method.drafter, verifier.special)
             self._parts.append(self._drafter)
         self.batch = Batch.empty(verifier.device)
-        self._is_untouched = True
+        self._is_empty = True
 
     @property
     def rows(self) -> list[RowResult]:
@@ -135,8 +136,9 @@ class TorchLane:
     def takes(self, request: Request) -> bool:
         return True
 
+    @torch.inference_mode()
     def admit(self, requests: Sequence[Request], now: float) -> None:
-        special, self._is_untouched = self.verifier.special, False
+        special, self._is_empty = self.verifier.special, False
         with self._timer.part("encode"):
             source = collate(requests, special.pad, special.start, self.verifier.device)
             for part in self._parts:
@@ -149,8 +151,12 @@ class TorchLane:
                     row.budget = budget
 
     def select(self, keep: Sequence[int]) -> None:
-        if self._is_untouched:
-            return  # emptying parts that hold nothing takes a tenth of a millisecond
+        if not self._is_empty:  # emptying parts that hold nothing takes a tenth of a millisecond
+            self._select(keep)
+            self._is_empty = not keep
+
+    @torch.inference_mode()
+    def _select(self, keep: Sequence[int]) -> None:
         device = self.verifier.device
         index = on_device(keep, device, torch.int64)
         self.batch = self.batch.select(keep, index) if keep else Batch.empty(device)
@@ -168,11 +174,13 @@ class TorchLane:
         for part in self._parts:
             part.narrow(longest, is_padded)
 
+    @torch.inference_mode()
     def stop(self, row: int) -> None:
         self.batch.rows[row].budget = 0
         self.batch.prefix.active[row] = False
         self.batch.budget[row] = 0
 
+    @torch.inference_mode()
     def run(self, most: int) -> list[RowReport]:
         told = self._round()
         with self._timer.part("rest"):

@@ -76,20 +76,24 @@ class StaticLane(TorchLane):
         self._key: Hashable = None  # of the batch's rounds, but for lengths; None = it is plain
         self._unread = 0  # bound of the committed tokens that a row of the drafter's cache lacks
 
+    @torch.inference_mode()
     def admit(self, requests: Sequence[Request], now: float) -> None:
         with self._whole.part("encode"):
             if self.rows:  # without those that fill the batch
-                super().select(range(len(self.rows)))
+                super()._select(range(len(self.rows)))
             super().admit(requests, now)
             if self._drafter is not None:
                 self._drafter.join(self.batch)
             self._unread = max(self._unread, *(len(request.forced_ids) for request in requests))
             self._fix()
 
-    def select(self, keep: Sequence[int]) -> None:
-        super().select(keep)
-        self._fix()
+    def _select(self, keep: Sequence[int]) -> None:
+        super()._select(keep)
+        self._unread = self._unread if keep else 0
+        with torch.inference_mode():
+            self._fix()
 
+    @torch.inference_mode()
     def run(self, most: int) -> list[RowReport]:
         with self._whole.part("verify"):
             drafted, key = self._width(), self._key
