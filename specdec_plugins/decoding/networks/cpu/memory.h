@@ -35,7 +35,7 @@ class OwnMemory {
     OwnMemory grown;
     grown.width_ = width;
     grown.capacity_ = std::max({positions, 2 * capacity_, int64_t(32)});
-    grown.all_ = memory_of(layers * grown.stride());
+    grown.all_ = held_memory_of(layers * grown.stride());
     for (int i = 0; i < layers && capacity_; ++i) std::copy_n(layer(i), stride(), grown.layer(i));
     *this = std::move(grown);
   }
@@ -72,7 +72,7 @@ inline std::vector<SourceMemory> remember(const std::vector<Packed>& products, c
   int64_t count = 0, width = 0;
   for (const std::vector<int64_t>* source : sources) count += source->size();
   for (const Packed& product : products) width = product->linear.out;
-  const Memory all = memory_of(products.size() * count * width);
+  const Memory all = held_memory_of(products.size() * count * width);
   if (!products.empty()) {
     const Arena arena({}, count, products[0]->linear.in, 0, threads);
     in_team(threads, [&](int thread, int team) {

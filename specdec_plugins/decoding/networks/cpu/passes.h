@@ -14,6 +14,11 @@ inline Memory memory_of(size_t count) {
   return std::static_pointer_cast<float>(scratch_memory(count * sizeof(float)));
 }
 
+// Of what rows hold from pass to pass.
+inline Memory held_memory_of(size_t count) {
+  return std::static_pointer_cast<float>(row_memory(count * sizeof(float)));
+}
+
 template <typename T>
 Tensor<T, 2> matrix(T* data, int64_t rows, int64_t width) {
   return {data, {rows, width}, 0, {}};
@@ -37,9 +42,11 @@ struct Reader {
   // Last states [m, D] of the places that a plan asks for.
   void read(const Plan& plan, const std::vector<int64_t>& tokens,
             const std::vector<int64_t>& positions, float* out, int threads) const {
-    const Memory x = memory_of(tokens.size() * stack->dim());
-    embed(tokens, positions, x.get());
-    stack->follow(plan, x.get(), nullptr, {0, stack->size()}, out, threads);
+    thread_local Aligned<float> x;  // the system gives and clears memory of that size page by page
+    x.grow(tokens.size() * stack->dim());
+    embed(tokens, positions, x.data);
+    stack->follow(plan, x.data, nullptr, {0, stack->size()}, out, threads);
+    if (x.size > size_t(1) << 20) x = {};
     normalise(last_norm, out, plan.asked.empty() ? tokens.size() : plan.asked.size());
   }
 

@@ -59,6 +59,45 @@ inline std::shared_ptr<void> scratch_memory(size_t bytes) {
   return taken;
 }
 
+// Memory for what rows hold from pass to pass. A pass reads all of it, so it lies side by side in pages
+// of 2 MB, too. Rows come and go: a region is used again when the last of its rows has gone.
+inline std::shared_ptr<void> row_memory(size_t bytes) {
+  constexpr size_t kRegion = 4 * kPage, kSpare = 4;
+  struct Regions {
+    std::mutex mutex;
+    std::vector<char*> spare;
+    std::shared_ptr<char> region;  // from which memory is taken now
+    size_t used = 0;
+  };
+  static Regions& own = *new Regions;  // rows may go when static objects have
+  if (bytes > kRegion / 4) return scratch_memory(bytes);
+  std::shared_ptr<char> full;  // released after the lock
+  const std::lock_guard<std::mutex> lock(own.mutex);
+  if (!own.region || own.used + bytes > kRegion) {
+    char* start = nullptr;
+    if (own.spare.empty()) {
+      start = static_cast<char*>(std::aligned_alloc(kPage, kRegion));
+      if (!start) throw std::bad_alloc();
+      ask_for_pages(start, kRegion);
+    } else {
+      start = own.spare.back();
+      own.spare.pop_back();
+    }
+    const auto release = [](char* region) {
+      const std::lock_guard<std::mutex> lock(own.mutex);
+      if (own.spare.size() < kSpare)
+        own.spare.push_back(region);
+      else
+        std::free(region);
+    };
+    full = std::exchange(own.region, std::shared_ptr<char>(start, release));
+    own.used = 0;
+  }
+  std::shared_ptr<void> taken(own.region, own.region.get() + own.used);
+  own.used += (bytes + 63) / 64 * 64;
+  return taken;
+}
+
 template <typename T>
 struct Aligned {
   T* data = nullptr;
