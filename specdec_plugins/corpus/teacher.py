@@ -42,7 +42,7 @@ Chunks = Generator[tuple[int, dict[str, Any]]]  # a chunk, and the content of it
 # (None: left out), the indices that keep their original target, and the seconds it took
 Search = Mapping[str, Any]  # beam, lenpen, max_len_a, max_len_b, and dtype, one of DTYPES
 DTYPES = {"float32": torch.float32, "int8": torch.float32, "float16": torch.float16}
-_CPU_ROWS = 32  # sentences at once, at which a core is busy
+_CPU_ROWS = 16  # sentences at once; what more of them compute leaves the nearest caches
 
 
 @dataclass(frozen=True)
