@@ -107,7 +107,9 @@ def test_the_projected_loss_is_fairseq_s() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
 @pytest.mark.parametrize("masked", [None, (3, 1, 1, 7), (1, 1, 5, 7), (3, 2, 5, 7)])
-def test_attention_is_torch_s(masked: tuple[int, ...] | None, share: float) -> None:
+def test_attention_is_torch_s(
+    masked: tuple[int, ...] | None, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = torch.Generator().manual_seed(1)
     sizes = ((3, 2, 5, 4), (3, 2, 7, 4), (3, 2, 7, 4), (3, 2, 5, 4))
     *given, slope = (torch.randn(s, generator=generator).double().mT.mT for s in sizes)
@@ -115,24 +117,22 @@ def test_attention_is_torch_s(masked: tuple[int, ...] | None, share: float) -> N
     if masked is not None:
         mask = torch.randn(masked, generator=generator).double()
         mask[..., 1:3] = -inf
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        kept = on_cpu.dropout_mask(torch.ones(6, 5, 7).double(), share).view(3, 2, 5, 7)
+    kept = (torch.rand(3, 2, 5, 7, generator=generator) > share).double() / (1 - share)
+    monkeypatch.setattr(on_cpu, "dropout_mask", lambda p, share: kept.view_as(p))
 
-        def by_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            scores = q @ k.mT / 2 + (0 if mask is None else mask)
-            return (scores.softmax(-1) * kept) @ v
+    def by_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.mT / 2 + (0 if mask is None else mask)
+        return (scores.softmax(-1) * kept) @ v
 
-        def mine(*given: Tensor) -> Tensor:
-            torch.manual_seed(2)
-            mixed: Tensor = on_cpu.Attention.apply(*given, mask, share)
-            return mixed
+    def mine(*given: Tensor) -> Tensor:
+        mixed: Tensor = on_cpu.Attention.apply(*given, mask, share)
+        return mixed
 
-        found = []
-        for compute in (by_torch, mine):
-            inputs = [x.clone().requires_grad_() for x in given]
-            mixed = compute(*inputs)
-            found.append([mixed.detach(), *torch.autograd.grad(mixed, inputs, slope)])
+    found = []
+    for compute in (by_torch, mine):
+        inputs = [x.clone().requires_grad_() for x in given]
+        mixed = compute(*inputs)
+        found.append([mixed.detach(), *torch.autograd.grad(mixed, inputs, slope)])
     torch.testing.assert_close(found[1], found[0])
 
 
