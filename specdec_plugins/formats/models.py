@@ -223,10 +223,10 @@ def to_checkpoint(model: Model, source_lang: str, target_lang: str) -> dict[str,
 
 
 def _in_float32(state: State) -> State:
-    """The state in float32. Tied weights stay one tensor, which a file stores once."""
+    """The state in float32, but for integers. Tied weights stay one tensor, stored once."""
     converted: dict[int, Tensor] = {}
     for tensor in state.values():
-        converted.setdefault(id(tensor), tensor.float())
+        converted.setdefault(id(tensor), tensor.float() if tensor.is_floating_point() else tensor)
     return {name: converted[id(tensor)] for name, tensor in state.items()}
 
 

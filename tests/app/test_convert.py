@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.app.main import inference as decode
+from specdec_plugins.formats.bundle import default_bundle
 from tests.bundles import ROOT
 from tests.programs import convert_main as main
 
@@ -47,6 +48,15 @@ def test_what_fairseq_reads_comes_back_without_more_flags(tmp_path: Path) -> Non
     assert main(["bundle", str(fairseq), *languages, "--output", str(again)]) == 0
     for name in ("verifier.safetensors", "drafter.safetensors", "bigrams.safetensors", "bpe.codes"):
         assert (again / name).read_bytes() == (made / name).read_bytes()
+
+
+def test_a_pair_with_a_shortlist_comes_back_from_fairseq(tmp_path: Path) -> None:
+    pair, fairseq, again = default_bundle(), tmp_path / "fairseq", tmp_path / "again"
+    assert main(["fairseq", str(pair), "--output", str(fairseq)]) == 0
+    text = ["-s", "en", "-t", "de", "--tokenizer", "moses"]
+    assert main(["bundle", str(fairseq), *text, "--output", str(again)]) == 0
+    for name in ("verifier.safetensors", "drafter.safetensors"):
+        assert (again / name).read_bytes() == (pair / name).read_bytes()
 
 
 @pytest.mark.parametrize("command", ["bundle", "marian", "ctranslate2", "decode"])
