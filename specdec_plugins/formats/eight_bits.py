@@ -40,14 +40,17 @@ def fits_8_bits(matrix: Tensor) -> bool:
 def without_codes(parts: Parts) -> Parts:
     """The tensors with the matrices themselves, float32, in place of codes and factors.
 
-    They are computed when they are read. Raises ValueError where factors and codes do not fit.
+    They are computed when they are read; a tied one is one part under each of its names. Raises
+    ValueError where factors and codes do not fit.
     """
+    once: dict[tuple[int, int], Unread] = {}
     found = {name: part for name, part in parts.items() if not name.endswith(SCALE)}
     for name in parts.keys() - found.keys():
-        codes, factors = found.get(name.removesuffix(SCALE)), now(parts[name])
+        codes, factors = parts.get(name.removesuffix(SCALE)), now(parts[name])
         if not isinstance(codes, Unread) or codes.shape[:1] != factors.shape:
             raise ValueError(f"{name} does not fit the matrix that it scales")
-        found[name.removesuffix(SCALE)] = _read_later(codes, factors)
+        part = once.setdefault((id(codes), id(parts[name])), _read_later(codes, factors))
+        found[name.removesuffix(SCALE)] = part
     return found
 
 

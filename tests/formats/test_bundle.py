@@ -139,9 +139,10 @@ def test_what_a_drafter_has_of_its_verifier_is_stored_once(folder: Path) -> None
 def test_matrices_in_8_bits_stay_the_same_for_every_precision(folder: Path) -> None:
     """Stored again they have the same bytes; the kernels find the codes that are stored."""
     shape = {"encoder_ffn_embed_dim": 512, "decoder_ffn_embed_dim": 512}
+    shape |= {"encoder_embed_dim": 256, "decoder_embed_dim": 256, "share_all_embeddings": True}
     model, name = model_of(folder, **shape), "decoder.layers.0.fc1.weight"
     model.state[name][5] = 0
-    model.state[name][6] = 1e-30 * torch.arange(16)
+    model.state[name][6] = 1e-30 * torch.arange(256)
     place = bundled(folder, torch.int8, verifier=model)
     (folder / "bundle").rename(first := folder / "first")
     again = bundled(folder, torch.int8, verifier=read_model(first / "verifier.safetensors"))
@@ -156,6 +157,8 @@ def test_matrices_in_8_bits_stay_the_same_for_every_precision(folder: Path) -> N
     assert torch.equal(state[name].abs().amax(1) / 127, factors)
     assert torch.equal(codes.abs().amax(1) == 127, factors > 0)
     assert stored["decoder.layers.0.fc1.bias"].dtype is torch.float16
+    tied = all_read(state)
+    assert tied["encoder.embed_tokens.weight"] is tied["decoder.embed_tokens.weight"]
 
 
 def test_what_float16_cannot_hold_is_refused(folder: Path) -> None:
