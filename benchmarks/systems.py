@@ -35,7 +35,8 @@ class System:
     role: str  # "greedy", "exact" and so on: what ratios look for
     dtype: str
     # Of the engine; "threads" is a number that it uses instead of the run's larger one, "workers" a
-    # number of translators that share a batch, each with as many of the threads.
+    # number of translators that share a batch, each with as many of the threads; "graphs" = True
+    # records rounds as CUDA graphs.
     options: Mapping[str, Any] = field(default_factory=dict)
     only_single: bool = False  # no batches, or none worth measuring
     only_batches: bool = False
@@ -43,7 +44,8 @@ class System:
     @property
     def name(self) -> str:
         """The displayed name, which is unique in a run."""
-        detail = ", ".join(f"{key} {value:g}" for key, value in self.options.items())
+        options = self.options.items()
+        detail = ", ".join(key if value is True else f"{key} {value:g}" for key, value in options)
         return f"{self.engine} {self.role}" + (f" ({detail})" if detail else "")
 
     def is_like(self, patterns: Sequence[str]) -> bool:
@@ -146,6 +148,7 @@ class Options:
             one
             for one in self._all(drafter, assistant)
             if one.dtype in PRECISIONS[one.engine]
+            and not (self.device == "cuda" and one.engine == "ours" and one.dtype == "int8")
             and not (self.model is not None and one.engine == "fairseq")
         ]
         chosen = [one for one in systems if one.is_like(self.rows)]
@@ -165,29 +168,33 @@ class Options:
         for dtype in self.dtypes:
             for role in (BEAM, GREEDY):
                 system = System("ctranslate2", role, dtype)
-                yield from self._with_fewer_threads(system)
+                yield from self._variants(system)
                 if self.device == "cpu" and (most := max(self.threads)) > 1:
                     yield replace(system, options={"workers": most}, only_batches=True)
         if drafter == "block":
             yield System("published", EXACT, self.dtypes[0])
         for dtype in self.dtypes:
-            yield from self._with_fewer_threads(System("ours", BEAM, dtype))
-            yield from self._with_fewer_threads(System("ours", GREEDY, dtype))
+            yield from self._variants(System("ours", BEAM, dtype))
+            yield from self._variants(System("ours", GREEDY, dtype))
             if drafter:
                 yield from self._speculative(dtype, drafter == "block")
 
     def _speculative(self, dtype: str, of_block_drafter: bool) -> Iterator[System]:
-        yield from self._with_fewer_threads(System("ours", EXACT, dtype))
+        yield from self._variants(System("ours", EXACT, dtype))
         for block_size in self.block_sizes:
             yield System("ours", EXACT, dtype, {"k": block_size})
         for beta, tau in self.relaxed:
-            yield System("ours", RELAXED, dtype, {"beta": beta, "tau": tau})
+            yield from self._variants(System("ours", RELAXED, dtype, {"beta": beta, "tau": tau}))
         # Only with a block drafter: early exit needs the verifier to score what it drafted.
         for share in self.scripted if of_block_drafter else ():
             yield System("ours", SCRIPTED, dtype, {"acceptance": share})
 
-    def _with_fewer_threads(self, system: System) -> Iterator[System]:
-        """The system, and again on one thread: a second one may slow down small products."""
+    def _variants(self, system: System) -> Iterator[System]:
+        """The system, and again on one thread, as a second one may slow down small products, or on
+        a GPU with rounds recorded as CUDA graphs.
+        """
         yield system
         if self.device == "cpu" and max(self.threads) > 1:
             yield replace(system, options={**system.options, "threads": 1})
+        if self.device == "cuda" and system.engine == "ours" and system.role != BEAM:
+            yield replace(system, options={**system.options, "graphs": True})

@@ -86,6 +86,7 @@ def settings_of(system: System, workload: Workload) -> Settings:
         pair.token_settings(),
         dtype=system.dtype,
         device=workload.device,
+        cuda_graphs=options.get("graphs", False),
         batch=workload.max_batch,
         min_len=lengths.min_len,
         max_len_b=lengths.max_len,
