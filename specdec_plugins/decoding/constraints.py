@@ -8,9 +8,10 @@ drafted and whatever the rule. Without constraints nothing is computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,14 @@ from specdec_plugins.decoding.networks.cpu.ops import on_device
 from specdec_plugins.decoding.requests import DecodeParams, RowParams
 
 TokenIds = tuple[int, ...]
+
+
+class Bans(NamedTuple):
+    """Banned tokens on a device, int64."""
+
+    single: Tensor  # [N], banned everywhere
+    phrases: list[tuple[Tensor, Tensor]]  # of each length: first tokens [N, L-1] and last [N]
+    first: Tensor  # [N], banned directly after the opening
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,21 @@ class Constraints:
     def banning(self, token: int) -> Constraints:
         """These, with one more token that is never emitted."""
         return replace(self, bad_words=(*sorted({*self.bad_words, (token,)}),))
+
+    @cached_property
+    def _bans(self) -> dict[torch.device, Bans]:
+        return {}
+
+    def bans(self, device: torch.device) -> Bans:
+        """Uploaded once, to where they stay: a recorded round reads them there."""
+        if device not in self._bans:
+            self._bans[device] = _bans_on(device, self.bad_words, self.banned_first)
+        return self._bans[device]
+
+    def forces_last(self, width: int, num_drafted: int, requested: Sequence[DecodeParams]) -> bool:
+        """True if a row may reach its limit, where the last token is forced, in this round."""
+        least = min((p.max_len for p in requested), default=0)
+        return self.forced_last is not None and width + num_drafted >= least
 
 
 FREE = Constraints()
@@ -79,6 +103,7 @@ def has_own(asked: DecodeParams) -> bool:
     return own != (0, 1.0, ())
 
 
+@lru_cache(maxsize=16)
 def _of_request(constraints: Constraints, asked: DecodeParams) -> Constraints:
     """The constraints of a row: the model's, with those of its request in their place."""
     penalty = asked.repetition_penalty
@@ -103,9 +128,8 @@ def _constrain(
     has_least = any(p.min_len for p in params.requested)
     asks = (constraints.bad_words, constraints.banned_first, constraints.no_repeat_ngram_size)
     has_words, penalty = any(asks), constraints.repetition_penalty
-    last = constraints.forced_last
-    if last is not None and prefix.width + num_drafted < min(p.max_len for p in params.requested):
-        last = None  # no row can get that far in this round
+    forces_last = constraints.forces_last(prefix.width, num_drafted, params.requested)
+    last = constraints.forced_last if forces_last else None
     if not has_least and not has_words and last is None and penalty == 1.0:
         return
     columns = torch.arange(num_drafted + 1, device=logits.device)
@@ -135,11 +159,11 @@ def _penalise(logits: Tensor, ends: Tensor, text: Tensor, penalty: float) -> Non
 def _ban_words(
     logits: Tensor, prefix: Prefix, draft: Draft, ends: Tensor, constraints: Constraints
 ) -> None:
-    single, phrases = _tables(constraints.bad_words, logits.device)
+    single, phrases, first = constraints.bans(logits.device)
     if len(single):
         logits.index_fill_(-1, single, -math.inf)
-    if constraints.banned_first:
-        tokens = _ids(constraints.banned_first, logits.device).expand(*ends.shape, -1)
+    if len(first):
+        tokens = first.expand(*ends.shape, -1)
         is_first = ends == constraints.num_opening
         _ban_tokens(logits, tokens, is_first[..., None].expand_as(tokens))
     size = constraints.no_repeat_ngram_size
@@ -153,26 +177,15 @@ def _ban_words(
         _ban_tokens(logits, text[:, None].expand(-1, ends.shape[1], -1), _repeats(text, ends, size))
 
 
-@lru_cache(maxsize=16)
-def _ids(tokens: TokenIds, device: torch.device) -> Tensor:
-    return on_device(tokens, device)
-
-
-@lru_cache(maxsize=16)
-def _tables(
-    bad_words: tuple[TokenIds, ...], device: torch.device
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    """Single tokens [N] int64; and phrases of each length, first tokens [N, L-1] and last [N]."""
+def _bans_on(device: torch.device, bad_words: tuple[TokenIds, ...], banned_first: TokenIds) -> Bans:
     by_length = {n: [w for w in bad_words if len(w) == n] for n in sorted(set(map(len, bad_words)))}
-
-    def tables() -> Iterator[tuple[Tensor, Tensor]]:
-        for length, words in by_length.items():
-            ids = on_device(words, device)
-            if length > 1:
-                yield ids[:, :-1], ids[:, -1]
-
-    single = [w[0] for w in by_length.get(1, [])]
-    return on_device(single, device, torch.int64), list(tables())
+    single = [w[0] for w in by_length.pop(1, [])]
+    phrases = [on_device(words, device) for words in by_length.values()]
+    return Bans(
+        on_device(single, device, torch.int64),
+        [(ids[:, :-1], ids[:, -1]) for ids in phrases],
+        on_device(banned_first, device, torch.int64),
+    )
 
 
 def _text(prefix: Prefix, draft: Draft) -> Tensor:

@@ -208,7 +208,7 @@ class SpeculativeDecoder:
         self.method = method
         self.config = config or EngineConfig()
         if self.config.static:
-            check_static(verifier, method, self.config)
+            check_static(verifier, method)
         self.stats = DecodeStats()  # of all closed sessions
         self._lock = threading.Lock()
         self._idle: list[Session] = []  # closed ones

@@ -12,12 +12,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.batch import packed, unpacked
-from specdec_plugins.decoding.constraints import FREE, has_own
+from specdec_plugins.decoding.constraints import has_own
 from specdec_plugins.decoding.contract import Prefix, Verifier
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.lane import EngineConfig, Method, RowReport, TorchLane
@@ -38,7 +39,7 @@ _recording = threading.Lock()
 Told = tuple[Tensor, list[Tensor]]  # what the host is told of a round, and what that was made of
 
 
-def check_static(verifier: Verifier, method: Method, config: EngineConfig) -> None:
+def check_static(verifier: Verifier, method: Method) -> None:
     """Raises UserError where rounds of these parts cannot have fixed shapes."""
     drafter = method.drafter
     suits = {
@@ -50,7 +51,6 @@ def check_static(verifier: Verifier, method: Method, config: EngineConfig) -> No
         "drafters other than block": drafter is None or type(drafter) is BlockNatDrafter,
         "rules that sample": isinstance(method.rule, (Exact, TopBeta, MixedRule)),
         "schedules other than constant": isinstance(method.schedule, Constant),
-        "banned or forced tokens": config.constraints == FREE,
     }
     odd = [what for what, is_so in suits.items() if not is_so]
     require(not odd, f"--cuda-graphs does not support {', '.join(odd)}; omit it.")
@@ -59,7 +59,8 @@ def check_static(verifier: Verifier, method: Method, config: EngineConfig) -> No
 class StaticLane(TorchLane):
     """The lane of `check_static`'s parts.
 
-    A batch with a row that asks for more than these can do decodes as in a `TorchLane`.
+    A batch with a row that asks for more than these can do, or for constraints of its own, decodes
+    as in a `TorchLane`.
     """
 
     verifier: TransformerVerifier
@@ -75,6 +76,7 @@ class StaticLane(TorchLane):
         self._own = method.drafter if isinstance(method.drafter, BlockNatDrafter) else None
         self._key: Hashable = None  # of the batch's rounds, but for lengths; None = it is plain
         self._unread = 0  # bound of the committed tokens that a row of the drafter's cache lacks
+        config.constraints.bans(verifier.device)  # a recorded round cannot upload them
 
     @torch.inference_mode()
     def admit(self, requests: Sequence[Request], now: float) -> None:
@@ -107,7 +109,8 @@ class StaticLane(TorchLane):
         width = self.batch.prefix.width = _stepped(max(row.length for row in self.rows), _TEXT)
         if self._own is not None:
             self._own.expect(width - 1, unread)
-        key = (key, width, unread)
+        forces = self._config.constraints.forces_last(width, drafted, self.batch.params.requested)
+        key = (key, width, unread, forces)
         if key not in rounds:  # the first warms up what is made but once
             rounds[key], (told, parts) = None, self._packed()
         else:
@@ -125,7 +128,10 @@ class StaticLane(TorchLane):
 
     def _block(self) -> int:
         """The longest block of any row; 0 without a drafter."""
-        return max(p.block_size for p in self.batch.params.requested) if self._own else 0
+        if self._own is None:
+            return 0
+        longest = max(p.block_size for p in self.batch.params.requested)
+        return min(longest, self._own.network.config.longest_block)
 
     def _plan_budget(self) -> None:
         held = self.batch.budget
@@ -177,19 +183,26 @@ def recorded(compute: Callable[[], Told], pool: Pool, device: torch.device) -> C
         return compute
     graph = torch.cuda.CUDAGraph()
     pool.scratch = pool.scratch or torch.cuda.graph_pool_handle()
-    # Other threads may use the device meanwhile, but torch has one stream to record on.
-    with (
-        _recording,
-        torch.cuda.device(device),
-        torch.cuda.graph(graph, pool.scratch, capture_error_mode="thread_local"),
-    ):
-        told = compute()
+    # Other threads may use the device meanwhile, but not the stream.
+    with _recording, torch.cuda.device(device):
+        # Made by a thread's first matrix product, which may not be while it records.
+        torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]
+        with torch.cuda.graph(
+            graph, pool.scratch, _stream(device), capture_error_mode="thread_local"
+        ):
+            told = compute()
 
     def repeat() -> Told:
         graph.replay()
         return told
 
     return repeat
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """To record on; torch's own is on one device, and each other has a workspace that stays."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _power(count: int) -> int:

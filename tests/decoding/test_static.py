@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_plugins.decoding import static
-from specdec_plugins.decoding.constraints import Constraints
+from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.networks.cpu import ops
@@ -50,6 +50,7 @@ class Record(TorchDispatchMode):
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        assert operation is not torch.ops.aten.lift_fresh.default, "what is uploaded is not kept"
         made = operation(*args, **(kwargs or {}))
         self.steps.append((operation, args, kwargs or {}, made))
         return made
@@ -94,6 +95,17 @@ def decoder_of(name: str, rule: str, is_static: bool, **given: Any) -> Speculati
     return SpeculativeDecoder(verifier, method_of(drafter, rule), replace(config, **given))
 
 
+# fairseq's greedy search bans padding, and eos as the first token; then all that a model can ask
+FAIRSEQ = {"config": {"constraints": FREE.banning(SPECIAL.pad)}, "min_len": 1}
+ALL = Constraints(
+    ((SPECIAL.pad,), (7,), (5, 6), (4, 5)),
+    no_repeat_ngram_size=3,
+    forced_last=SPECIAL.eos,
+    banned_first=(4, 9),
+    repetition_penalty=1.2,
+)
+
+
 def jobs_of(rule: str, **given: Any) -> list[Request]:
     """Some with a forced beginning, longer than a block, or with a limit within a block."""
     tolerance = {"beta": 3, "tau": 1.0} if rule == "top_beta" else {}
@@ -107,20 +119,29 @@ CASES += [(name, "top_beta", {"block_size": 12}) for name in ("block", "block, s
 CASES += [("block, fast", "exact", {"block_size": 1})]
 # What only some rows ask for: by the plain path, then by records
 CASES += [
-    ("block, fast", "exact", {"block_size": 4, "banned": lambda i: (7,) * (i == 3)}),
+    ("block, fast", "exact", {"block_size": 4, "banned": lambda i: (7,) * (i == 3), **FAIRSEQ}),
     ("block", "exact", {"block_size": 4, "min_len": lambda i: 6 * (i == 3),
                         "with_scores": lambda i: i == 5}),
 ]  # fmt: skip
+CASES += [("none", "exact", FAIRSEQ), ("block", "top_beta", {"block_size": 12, **FAIRSEQ})]
+CASES += [("block, fast", "exact", {**MIXED, "config": {"constraints": ALL}})]
+CASES += [("block, shortlist", "top_beta",
+           {"block_size": 5, "min_len": 6, "config": {"constraints": ALL}})]  # fmt: skip
+# Rounds alike but for the last token, which is within reach of the later rows alone
+CASES += [("none", "exact", {"max_len": lambda i: 40 if i < 5 else 14, "length": lambda i: 5,
+                             "config": {"constraints": ALL, "compact_at": 1.0}})]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "rule", "given"), CASES)
 def test_repeated_records_are_the_plain_rounds(
     name: str, rule: str, given: dict[str, Any], records: list[Record]
 ) -> None:
+    given = dict(given)
+    own = given.pop("config", {})
     jobs = jobs_of(rule, **given)
-    expected = decoder_of(name, rule, False).decode(jobs)
+    expected = decoder_of(name, rule, False, **own).decode(jobs)
     assert {r.finish_reason for r in expected} == {FinishReason.EOS, FinishReason.LENGTH}
-    decoder = decoder_of(name, rule, True)
+    decoder = decoder_of(name, rule, True, **own)
     for _ in range(2):  # two sessions; the second has the records of the first
         assert decoder.decode(jobs) == expected
     assert sum(r.num_repeats for r in records) > 20
@@ -128,9 +149,6 @@ def test_repeated_records_are_the_plain_rounds(
 
 def test_parts_without_fixed_shapes_are_refused() -> None:
     for told, make in {
-        "banned or forced tokens": lambda: decoder_of(
-            "none", "exact", True, constraints=Constraints(((1,),))
-        ),
         "rules that sample": lambda: decoder_of("none", "speculative_sampling", True),
         "relative positions": lambda: SpeculativeDecoder(
             TransformerVerifier(t5(), SPECIAL), method_of(None), EngineConfig(static=True)
