@@ -16,8 +16,9 @@ from benchmarks.pair import Pair
 from specdec_plugins.app.exactness import check_exactness, forced_logits, rounding
 from specdec_plugins.app.settings import DTYPES as TORCH_DTYPES
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.app.translator import load_translator, number_sentences
+from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
 from specdec_plugins.decoding.constraints import FREE, Constraints
+from specdec_plugins.decoding.contract import Verifier
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.rules import RULES
@@ -44,6 +45,7 @@ DRAFTERS: dict[str, tuple[Path, dict[str, Any]]] = {
 }  # fmt: skip
 GIVEN = {"top_beta": {"beta": 3, "tau": 1.0}, "speculative_sampling": {"top_k": 4, "seed": 3}}
 CONSTRAINTS = Constraints(((1,), (5, 6), (4, 5)), no_repeat_ngram_size=2, forced_last=2)
+VERIFIERS = dict[str | None, Verifier]()  # in float64 on the CPU
 
 
 def decodings() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -73,8 +75,20 @@ def settings_of(drafter: str, **given: Any) -> Settings:
     return replace(Pair.of(folder, "en", "de").settings, **{**own, **given})
 
 
-def in_double(settings: Settings) -> Settings:
-    return replace(settings, device="cpu", dtype="float64", drafter_dtype=None, cuda_graphs=False)
+def in_double(settings: Settings) -> SpeculativeTranslator:
+    double = {"dtype": "float64", "drafter_dtype": None, "cuda_graphs": False}
+    return load_translator(replace(settings, device="cpu", **double))
+
+
+def verifier_in_double(settings: Settings) -> Verifier:
+    """Loaded once in a process, as that takes longer than what it computes."""
+    if settings.verifier not in VERIFIERS:
+        plain = replace(settings, **OTHER, strategy="AR", drafter="lookup", rule=None, beta=1,
+                        tau=0.0, top_k=0, drafter_options={}, schedule="constant")  # fmt: skip
+        decoder = in_double(plain).decoder
+        assert isinstance(decoder, SpeculativeDecoder)
+        VERIFIERS[settings.verifier] = decoder.verifier
+    return VERIFIERS[settings.verifier]
 
 
 def few(lines: list[str]) -> list[str]:
@@ -82,10 +96,9 @@ def few(lines: list[str]) -> list[str]:
 
 
 def decoded(
-    settings: Settings, lines: Sequence[str], constraints: Constraints = FREE
+    translator: SpeculativeTranslator, lines: Sequence[str], constraints: Constraints = FREE
 ) -> list[tuple[Request, list[int]]]:
     """Each sentence's request and output."""
-    translator = load_translator(settings)
     decoder = translator.decoder
     if isinstance(decoder, SpeculativeDecoder) and constraints is not FREE:
         decoder.config = replace(decoder.config, constraints=constraints)
@@ -97,11 +110,7 @@ def decoded(
 
 def check_allowed(settings: Settings, dtype: str, request: Request, ids: list[int]) -> None:
     """In float64 the rule allows every token, up to the rounding of `dtype`."""
-    plain = replace(settings, **OTHER, strategy="AR", drafter="lookup", rule=None, beta=1, tau=0.0,
-                    top_k=0, drafter_options={}, schedule="constant")  # fmt: skip
-    decoder = load_translator(in_double(plain)).decoder
-    assert isinstance(decoder, SpeculativeDecoder)
-    logits = forced_logits(decoder.verifier, request, ids)  # [T, V]
+    logits = forced_logits(verifier_in_double(settings), request, ids)  # [T, V]
     samples = settings.acceptance.samples
     best = logits.topk(settings.top_k if samples else settings.beta).values
     allowed = torch.maximum(best[:, -1], best[:, 0] - (math.inf if samples else settings.tau))
@@ -113,14 +122,15 @@ def check_allowed(settings: Settings, dtype: str, request: Request, ids: list[in
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("drafter", "given"), decodings(), ids=lambda part: str(part).replace("'", "")
+    ("drafter", "given"), [*decodings()], ids=lambda part: str(part).replace("'", "")
 )
 def test_only_rounding_changes_a_token(
     drafter: str, given: dict[str, Any], dtype: str, device: Device, lines: list[str]
 ) -> None:
     settings = settings_of(drafter, **given)
     with device.entered():
-        found = decoded(replace(settings, device=device.name, dtype=dtype), few(lines))
+        there = load_translator(replace(settings, device=device.name, dtype=dtype))
+        found = decoded(there, few(lines))
     is_verified = settings.strategy != "drafter"
     if dtype == "float32" and (same := decoded(in_double(settings), few(lines))) != found:
         assert is_verified, f"{found}, in float64 {same}"
@@ -140,7 +150,8 @@ def test_a_token_that_is_not_allowed_is_found(lines: list[str]) -> None:
 def test_constraints(device: Device, lines: list[str]) -> None:
     settings = settings_of("block", min_len=2)
     with device.entered():
-        found = decoded(replace(settings, device=device.name), few(lines), CONSTRAINTS)
+        there = load_translator(replace(settings, device=device.name))
+        found = decoded(there, few(lines), CONSTRAINTS)
     assert found == decoded(in_double(settings), few(lines), CONSTRAINTS)
 
 
