@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.models.block_drafter import Glance
 from tests.bundles import ROOT
-from tests.gpu.conftest import SIMULATED, Device
+from tests.gpu.conftest import NAME, SIMULATED, Device
 from tests.programs import run
 from tests.training.conftest import SIZES, data, run_train, verifier
 
@@ -131,6 +132,9 @@ def test_two_updates(name: str, device: Device, data: Path, verifier: Path, tmp_
 
 
 @real
+@pytest.mark.skipif(
+    NAME == "cpu" and ops.native is None, reason="on a CPU it needs the kernels for 8 bits"
+)
 @pytest.mark.parametrize("grown", [[], ["--grow", "6x512x32000"]], ids=["bundled", "grown"])
 def test_the_benchmark(grown: list[str], device: Device, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
