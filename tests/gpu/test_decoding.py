@@ -147,8 +147,9 @@ def test_a_token_that_is_not_allowed_is_found(lines: list[str]) -> None:
 
 
 @pytest.mark.skipif(SIMULATED, reason="takes long")
-def test_constraints(device: Device, lines: list[str]) -> None:
-    settings = settings_of("block", min_len=2)
+@pytest.mark.parametrize("graphs", [False, True] if NAME.startswith("cuda") else [False])
+def test_constraints(graphs: bool, device: Device, lines: list[str]) -> None:
+    settings = settings_of("block", min_len=2, cuda_graphs=graphs)
     with device.entered():
         there = load_translator(replace(settings, device=device.name))
         found = decoded(there, few(lines), CONSTRAINTS)
