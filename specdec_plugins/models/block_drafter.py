@@ -171,7 +171,7 @@ class Glance:
     """How much to reveal in one update, and the randomness that chooses where."""
 
     context_p: float  # answers to reveal, as a share of the wrong predictions, 0 .. 1
-    generator: torch.Generator  # on the device of the tokens
+    generator: torch.Generator  # on any device; that of the tokens is fastest
 
 
 class Glanced(NamedTuple):
@@ -204,10 +204,9 @@ def glance(
     num_wrong = (scored_mask & ~right_mask).sum(dim=1)  # [B]
     # A little above the product: 0.32 * 25 must count as 8, not as 7.999...
     num_revealed = torch.floor(num_wrong.double() * settings.context_p + 1e-9)  # [B]
-    order = torch.rand(
-        scored_mask.shape, generator=settings.generator, device=scored_mask.device
-    )  # [B, W]
-    order = order.masked_fill(~scored_mask, 2.0)  # after every number in [0, 1)
+    chance = settings.generator
+    order = torch.rand(scored_mask.shape, generator=chance, device=chance.device)  # [B, W]
+    order = order.to(scored_mask.device).masked_fill(~scored_mask, 2.0)  # after every number in [0, 1)
     sorted_columns = order.argsort(dim=1)  # [B, W]
     first = torch.arange(order.size(1), device=order.device) < num_revealed[:, None]  # [B, W]
     revealed = torch.zeros_like(scored_mask).scatter(1, sorted_columns, first)  # [B, W]
