@@ -6,13 +6,16 @@ process of its own on the same cores: all are loaded, and one works at a time.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from tqdm import tqdm
@@ -120,12 +123,15 @@ def measure(
 ) -> list[Cell]:
     """Measure all cells. Raises UserError if an engine refuses its system."""
     cells = []
+    # Several at once where cores are left over, as the machine of a GPU has many and slow ones.
+    at_once = max(1, (os.cpu_count() or 1) // (2 * max(options.threads)))
     with ExitStack() as stack:
         workers = [stack.enter_context(closing(start(one, workload))) for one in systems]
         for threads in options.threads:
             title = f"loading, threads {threads}"
-            for worker in tqdm(workers, desc=title, unit="system", file=sys.stderr):
-                worker.call("load", threads)
+            with ThreadPoolExecutor(at_once) as pool:
+                loading = pool.map(methodcaller("call", "load", threads), workers)
+                list(tqdm(loading, title, len(workers), unit="system", file=sys.stderr))
             for batch in options.batches:
                 taking = [worker for worker in workers if options.takes(worker.system, batch)]
                 cells += _measure(taking, threads, batch, options, workload.sentences)
