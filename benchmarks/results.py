@@ -89,7 +89,9 @@ def _columns(results: Results, setting: Setting) -> Columns:
         "p95": lambda cell: f"{1000 * cell['seconds_a_sentence']['p95']:.1f}",
         "tokens/s": lambda cell: spread(cell["tokens_a_second"], "", 0),
         "memory, MiB": lambda cell: f"{memory:.0f}" if (memory := cell["peak_memory_mib"]) else "",
-        f"against {reference} greedy": lambda cell: against(cell, reference, "float32"),
+        f"against {reference} greedy": lambda cell: (
+            against(cell, reference, "float32") or against(cell, reference, cell["row"]["dtype"])
+        ),
         "against CTranslate2 greedy": lambda cell: against(
             cell, "ctranslate2", cell["row"]["dtype"]
         ),
@@ -117,9 +119,10 @@ def _facts(record: Record) -> str:
 _NOTES = """\
 * Medians of the repetitions, with their range in brackets; ratios are taken within one \
 repetition. p50 and p95 are over sentences; the time of a sentence is that of its batch.
-* Speeds are relative to the greedy search of {reference} in float32, and to CTranslate2's and our \
-own greedy decoding in the precision of the row, each in its fastest row of the table: with all \
-threads, with one, or with several workers that share a batch.
+* Speeds are relative to the greedy search of {reference} in float32, or in the precision of the \
+row where that was not measured, and to CTranslate2's and our own greedy decoding in the precision \
+of the row, each in its fastest row of the table: with all threads, with one, with several workers \
+that share a batch, or with graphs.
 * Memory: the peak of a system's process beyond an idle process with torch loaded (on a GPU: of \
 torch's tensors, which leaves out CTranslate2's).
 * Accepted tokens: tokens a round, with the verifier's own and without the end of the sentence \

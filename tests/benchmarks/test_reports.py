@@ -54,6 +54,15 @@ def test_table_takes_ratios_run_by_run() -> None:
     assert "## Batch 8, 2 threads" in text
 
 
+def test_ratios_of_a_run_without_float32_are_those_of_its_precision() -> None:
+    fairseq, exact = (System(*row, "float16") for row in (("fairseq", "greedy"), ("ours", "exact")))
+    recorded = System("ours", "greedy", "float16", {"graphs": True})
+    cells = [cell(fairseq, [9.0]), cell(exact, [1.0]), cell(recorded, [2.0])]
+    rows = {row[0]: row for row in rows_of(page(results(cells)))}
+    assert rows["ours exact"].count("9.00x") == rows["ours exact"].count("2.00x") == 1
+    assert "4.50x" in rows["ours greedy (graphs)"]
+
+
 def test_plots_are_pictures_and_those_without_figures_left_out(tmp_path: Path) -> None:
     written = plots.draw(on_cpu(), str(tmp_path / "run"))
     assert {path.name for path in written} == {f"run.{name}.png" for name in plots.PLOTS}
