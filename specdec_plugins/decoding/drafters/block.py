@@ -57,8 +57,8 @@ class BlockNatDrafter(ContextDrafter):
         share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
         cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
         bigram_weight: float = 0.3  # of bigram log-probabilities, if there are bigrams; 0 = off
-        # Candidates a position: with bigrams (None = 6), or with a head (None = 64, or the whole
-        # shortlist, if there is one and nothing is drawn).
+        # Candidates a position: with bigrams (None = 6), or with a head (None = 64, or, if there is
+        # a shortlist and nothing is drawn, the whole of it, on a GPU the best 256).
         candidates: int | None = None  # None = as above
         shortlist: bool = True  # draft only types that the source makes likely, if the network can
         confidence: float = 0.0  # stops below this probability, 0..1, of a head's best; 0 = never
@@ -104,9 +104,11 @@ class BlockNatDrafter(ContextDrafter):
         self._listed: list[Listed] = []  # the same where the kernels choose among it
         is_listed = self._shortlist is not None and not self._samples
         self._at_once = self.keeps_prefix and is_listed
-        self._num_candidates = config.candidates or (None if is_listed else 64)
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
+        # A GPU has no lists: the best of the whole table at each position would take longer.
+        listed = None if self._may_wait else 256
+        self._num_candidates = config.candidates or (listed if is_listed else 64)
 
     @property
     def at_once(self) -> tuple[Any, float, int] | None:
