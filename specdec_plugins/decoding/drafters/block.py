@@ -240,7 +240,8 @@ class BlockNatDrafter(ContextDrafter):
             return sample(probs[-1][:, 0].gather(1, own), uniform)
 
         choose = draw if self._samples else None
-        drafted, confidences = head.draft(states, logits, *given, choose)
+        sure = self._config.confidence > 0
+        drafted, confidences = head.draft(states, logits, *given, choose, sure)
         law = torch.cat(probs, 1) if probs else None
         return Draft(drafted, asked.budget, law, confidences=confidences)
 

@@ -197,7 +197,8 @@ class SequentialHead(nn.Module):
         num_candidates: int | None,  # None = every type that may be drafted
         source: SourceMemory | None = None,  # which a head with attention reads
         choose: Choice | None = None,
-    ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K]
+        sure: bool = True,  # whether to say how probable the best candidates are
+    ) -> tuple[Tensor, Tensor | None]:  # [B, K] int64, [B, K]
         """The tokens of each block from left to right, each the best after the one before it.
 
         At each position the tokens with the best logits are candidates. `choose` gets a position,
@@ -222,8 +223,9 @@ class SequentialHead(nn.Module):
             index = scores.argmax(-1) if choose is None else choose(place, own, scores)
             before = own.gather(1, index[:, None])[:, 0]
             drafted.append(before)
-            confidences.append(scores.softmax(-1).amax(-1))
-        return torch.stack(drafted, 1), torch.stack(confidences, 1)
+            if sure:
+                confidences.append(scores.softmax(-1).amax(-1))
+        return torch.stack(drafted, 1), torch.stack(confidences, 1) if sure else None
 
     def _correction(self, told: Tensor, source: SourceMemory | None) -> Tensor:
         """What is added to states, [B, n, D], of `S h + T norm(e(t))`, [B, n, H + D]."""

@@ -253,12 +253,13 @@ class NativeHead(nn.Module):
         num_candidates: int | None,
         source: SourceMemory | None = None,
         choose: Choice | None = None,
-    ) -> tuple[Tensor, Tensor]:  # [B, K] int64, [B, K] float32
+        sure: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:  # [B, K] int64, [B, K] float32
         """See `SequentialHead.draft`."""
         if choose is not None or (num_candidates is None and isinstance(logits, Tensor)):
             assert isinstance(logits, Tensor), "a choice of Python's is made by all logits"
             return self._head.draft(
-                states, logits, before, embeddings, num_candidates, source, choose
+                states, logits, before, embeddings, num_candidates, source, choose, sure
             )
         given = (
             (logits, []) if isinstance(logits, Tensor) else (None, [row.packed for row in logits])
