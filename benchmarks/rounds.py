@@ -1,4 +1,4 @@
-"""One round on a GPU, measured: python -m benchmarks.rounds FOLDER TEST writes a table.
+"""One round on a GPU, measured: python -m benchmarks.rounds FOLDER TEXT writes a table.
 
 For greedy, exact and relaxed decoding, each with and without CUDA graphs: how long a round takes,
 how long the device computes in it, and how many kernels it launches, by torch's profiler.
@@ -10,14 +10,14 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch._C._autograd import DeviceType
 
 from benchmarks.pair import Pair, read_test_set
 from benchmarks.reports import Columns, number, table
@@ -25,15 +25,16 @@ from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.requests import Request
+from specdec_plugins.errors import Parser, run_command
 
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {"strategy": "AR"},
     "exact": {},
     "beta 3, tau 1": {"beta": 3, "tau": 1.0},
 }
-BATCHES = (1, 32)
 LONGEST = 64  # tokens; no text ends before
-FIRST, TIMED, PROFILED = 16, 24, 2  # rounds: the first record; the last are of one text
+ROUNDS = 3  # that are measured in a text, after its first
+WARM, TIMED = 5, 8  # texts; the first record and warm up
 
 
 class Cost(NamedTuple):
@@ -62,42 +63,51 @@ def cost(settings: Settings, sources: Sequence[list[int]]) -> Cost:
     params = replace(params, min_len=LONGEST)
     requests = [Request(str(n), ids, params) for n, ids in enumerate(sources)]
 
-    def rounds() -> Generator[float]:
-        """Seconds of each round but the first of a text."""
-        while True:
-            with decoder.session(requests) as session:
-                session.step()
-                for _ in range(3):
+    def rounds(profiler: AbstractContextManager[Any]) -> list[float]:
+        """Seconds of the rounds in the middle of a text."""
+        seconds = []
+        with decoder.session(requests) as session:
+            session.step()
+            with profiler:
+                for _ in range(ROUNDS):
                     start = time.perf_counter()
                     session.step()
-                    yield time.perf_counter() - start
+                    seconds.append(time.perf_counter() - start)
+        return seconds
 
-    running = rounds()
-    for _ in range(FIRST):
-        next(running)
-    seconds = [next(running) for _ in range(TIMED)]
-    with torch.profiler.profile() as profiler:
-        for _ in range(PROFILED):
-            next(running)
-    events = [one for one in profiler.key_averages() if one.device_type == DeviceType.CUDA]
-    computing = sum(one.self_device_time_total for one in events) / 1000 / PROFILED
-    launches = sum(one.count for one in events) / PROFILED
-    running.close()
-    return Cost(1000 * statistics.median(seconds), computing, launches)
+    for _ in range(WARM):
+        rounds(nullcontext())
+    seconds = [one for _ in range(TIMED) for one in rounds(nullcontext())]
+    profiler = torch.profiler.profile()
+    rounds(profiler)
+    events = [one for one in profiler.key_averages() if one.device_type.name == "CUDA"]
+    computing = sum(one.self_device_time_total for one in events) / 1000 / ROUNDS
+    return Cost(
+        1000 * statistics.median(seconds), computing, sum(one.count for one in events) / ROUNDS
+    )
 
 
-def main(folder: str, test: str, dtype: str = "float16", device: str = "cuda") -> None:
+def main() -> None:
     """Write the table to standard output."""
-    pair = Pair.of(Path(folder), None, None)
-    sentences = read_test_set(test, pair, max(BATCHES)).sentences
+    parser = Parser("python -m benchmarks.rounds", description=__doc__)
+    parser.add_argument("pair", type=Path, help="verifier and drafter", metavar="FOLDER")
+    parser.add_argument("text", help="parallel text: a TSV, or SOURCE,TARGET", metavar="TEXT")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 32], help="default: 1 32")
+    parser.add_argument("--dtype", default="float16", help="default: float16")
+    parser.add_argument("--device", default="cuda", help="default: cuda")
+    args = parser.parse_args()
+    pair = Pair.of(args.pair, None, None)
+    sources = [one.ids for one in read_test_set(args.text, pair, max(args.rows)).sentences]
+    own: dict[str, Any] = {"dtype": args.dtype, "device": args.device}
     found: list[tuple[str, int, Cost]] = []
-    for (name, given), batch, graphs in product(WAYS.items(), BATCHES, (False, True)):
-        given = {**given, "cuda_graphs": graphs and device == "cuda", "batch": batch}
-        settings = replace(pair.token_settings(), dtype=dtype, device=device, **given)
+    recording = (False, True) if args.device != "cpu" else (False,)
+    for (name, given), rows, graphs in product(WAYS.items(), args.rows, recording):
+        own |= {"cuda_graphs": graphs, "batch": rows}
+        settings = replace(pair.token_settings(), **own, **given)
         title = f"{name}, graphs" if graphs else name
-        found.append((title, batch, cost(settings, [one.ids for one in sentences[:batch]])))
+        found.append((title, rows, cost(settings, sources[:rows])))
     sys.stdout.write(table(COLUMNS, found) + "\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(run_command("python -m benchmarks.rounds", main, False, "stopped."))
