@@ -206,9 +206,8 @@ def glance(
     num_revealed = torch.floor(num_wrong.double() * settings.context_p + 1e-9)  # [B]
     chance = settings.generator
     order = torch.rand(scored_mask.shape, generator=chance, device=chance.device)  # [B, W]
-    order = order.to(scored_mask.device).masked_fill(
-        ~scored_mask, 2.0
-    )  # after every number in [0, 1)
+    order = order.to(scored_mask.device)
+    order = order.masked_fill(~scored_mask, 2.0)  # after every number in [0, 1)
     sorted_columns = order.argsort(dim=1)  # [B, W]
     first = torch.arange(order.size(1), device=order.device) < num_revealed[:, None]  # [B, W]
     revealed = torch.zeros_like(scored_mask).scatter(1, sorted_columns, first)  # [B, W]
