@@ -4,12 +4,11 @@ steps of searches, as the caller can wait for."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from specdec_plugins.decoding.constraints import FREE, Constraints, has_own
+from specdec_plugins.decoding.constraints import Constraints, has_own
 from specdec_plugins.decoding.contract import SpecialTokens, Verifier
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.lane import EngineConfig, Method, RowReport
@@ -30,20 +29,24 @@ class NativeLane:
     """Greedy and tolerant rows, with the block drafter or none. See lane.h, and `TorchLane`."""
 
     def __init__(
-        self, compiled: Any, samples: bool, special: SpecialTokens, timer: PartTimer
+        self,
+        compiled: Any,
+        samples: bool,
+        special: SpecialTokens,
+        own: Constraints,
+        timer: PartTimer,
     ) -> None:
-        """samples: only rows that keep the best token are greedy."""
+        """samples: only rows that keep the best token are greedy. own: of the model."""
         self.rows: list[RowResult] = []
         self._compiled = compiled
         self._samples = samples
         self._special = special
+        self._own = own
         self._timer = timer
 
     def takes(self, request: Request) -> bool:
-        asked = request.params
-        plain = asked.no_repeat_ngram_size == 0 and asked.repetition_penalty == 1.0
-        plain = plain and self._special.pad not in request.source_ids  # which has to be masked
-        return plain and (not self._samples or asked.top_k == GREEDY_TOP_K)
+        is_greedy = not self._samples or request.params.top_k == GREEDY_TOP_K
+        return is_greedy and self._special.pad not in request.source_ids  # which has to be masked
 
     def admit(self, requests: Sequence[Request], now: float) -> None:
         joining = []
@@ -51,7 +54,11 @@ class NativeLane:
             p, text = request.params, [self._special.start, *request.forced_ids]
             numbers = (p.block_size, p.max_len, p.min_len, p.beta, p.tau)
             switches = (p.with_scores, p.ends_loops)
-            joining.append((request.source_ids, text, *numbers, list(p.banned), *switches))
+            ngram, penalty = p.no_repeat_ngram_size, p.repetition_penalty
+            ngram = ngram or self._own.no_repeat_ngram_size
+            penalty = self._own.repetition_penalty if penalty == 1.0 else penalty
+            told = (request.source_ids, text, *numbers, list(p.banned), *switches, ngram, penalty)
+            joining.append(told)
             self.rows.append(RowResult(request, list(request.forced_ids), joined_at=now))
         self._compiled.admit(joining, threads=torch.get_num_threads())
 
@@ -134,7 +141,9 @@ def native_lane(
 ) -> NativeLane | None:
     """The kernels' lane, or None where these parts need torch's."""
     drafter, rule, schedule = method.drafter, method.rule, method.schedule
-    if type(verifier) is not TransformerVerifier or verifier.with_hidden or not _suits(config):
+    if type(verifier) is not TransformerVerifier or verifier.with_hidden:
+        return None
+    if any(len(word) > 1 for word in config.constraints.bad_words):
         return None
     if not isinstance(rule, (Exact, TopBeta, MixedRule)):
         return None
@@ -159,12 +168,4 @@ def native_lane(
             -1 if own.forced_last is None else own.forced_last,
         ),
     )
-    return NativeLane(compiled, rule.samples, special, timer)
-
-
-def _suits(config: EngineConfig) -> bool:
-    """True if the kernels can apply these constraints."""
-    own = config.constraints
-    known = replace(own, banned_first=(), num_opening=1, forced_last=None, bad_words=())
-    free: Constraints = replace(FREE, renormalizes=own.renormalizes)
-    return known == free and all(len(word) == 1 for word in own.bad_words)
+    return NativeLane(compiled, rule.samples, special, own, timer)

@@ -153,6 +153,8 @@ class Case:
             "min_len": lambda i: 5 * (i % 2),
             "banned": lambda i: (7,) * (i % 2),
             "with_scores": lambda i: i % 3 == 0,
+            "no_repeat_ngram_size": lambda i: i % 4 - 1 if i % 4 else 0,
+            "repetition_penalty": lambda i: 1.0 if i % 5 else 1.3,
             "ends_loops": lambda i: i % loops == 0,
         }
         return sentences(9, lambda i: i % 3, lambda i: 1 + 5 * i % longest, **{**asked, **options})
@@ -212,7 +214,7 @@ def test_both_lanes_say_the_same(seed: int, threads_kept: None) -> None:
     options = {
         "rule": "top_beta" if tolerance else "exact",
         "schedule": choice(["constant", "constant", "few_rows"]),
-        "constraints": choice([FREE, WORDS]),
+        "constraints": choice([FREE, WORDS, replace(WORDS, no_repeat_ngram_size=3)]),
         "max_rows": choice([4, 1, 32]),
     }
     expected = said(case, jobs, 1, native=False, **options)
@@ -225,7 +227,7 @@ def test_both_lanes_say_the_same(seed: int, threads_kept: None) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_speculating_lane_is_greedy_decoding_of_the_network(seed: int) -> None:
     case, free = Case(seed), {"min_len": 0, "with_scores": True, "ends_loops": False}
-    jobs = case.jobs(banned=(), **free)
+    jobs = case.jobs(banned=(), no_repeat_ngram_size=0, repetition_penalty=1.0, **free)
     source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
     params = DecodeParams.stack([job.params for job in jobs], CPU)
     told = said(case, jobs, 99, native=True, max_rows=4)
@@ -242,11 +244,9 @@ def test_a_speculating_lane_is_greedy_decoding_of_the_network(seed: int) -> None
 
 
 def test_what_a_lane_cannot_do_decodes_beside_it() -> None:
-    """Sampling, penalties and n-grams go to the other lane of the same session."""
+    """Sampling goes to the other lane of the same session."""
     case = Case(1)
-    plain, drawn, penalised = case.jobs(top_k=lambda i: 5 * (i == 1) + (i != 1))[:3]
-    penalised = replace(penalised, params=replace(penalised.params, repetition_penalty=1.3))
-    jobs = [plain, drawn, penalised]
+    jobs = case.jobs(top_k=lambda i: 5 * (i == 1) + (i != 1))[:3]
     both = said(case, jobs, 99, native=True, own_rule=MixedRule())
     assert both == said(case, jobs, 1, native=False, own_rule=MixedRule())
 
@@ -273,6 +273,6 @@ def test_parts_of_other_kinds_need_torch() -> None:
     for rule in RULES.names():
         session = Session(case.verifier.fresh(), method_of(None, rule), EngineConfig())
         assert isinstance(session._lanes[0], NativeLane) == (rule in ("exact", "top_beta"))
-    ngrams = EngineConfig(constraints=replace(FREE, no_repeat_ngram_size=2))
-    session = Session(case.verifier.fresh(), method_of(None), ngrams)
+    phrases = EngineConfig(constraints=replace(FREE, bad_words=((5, 6),)))
+    session = Session(case.verifier.fresh(), method_of(None), phrases)
     assert not isinstance(session._lanes[0], NativeLane)

@@ -17,6 +17,8 @@ struct Asked {
   float tau;
   std::vector<int64_t> banned;
   bool with_scores, ends_loops;
+  int64_t ngram;  // size of those that occur once; 0 = any may occur again
+  float penalty;  // of tokens that the text has
 };
 
 // What one round did to one row.
@@ -328,9 +330,19 @@ class Lane {
     }
   }
 
-  // Bans tokens from the logits of a text's next token.
-  void constrain(const Row& row, int64_t length, float* logits, int64_t width) const {
+  // Bans tokens from the logits of the token after a row's text and what was emitted since.
+  void constrain(const Row& row, const std::vector<int64_t>& emitted, float* logits,
+                 int64_t width) const {
     const auto ban = [&](int64_t token) { logits[token] = -INFINITY; };
+    const int64_t length = row.text.size() + emitted.size(), ngram = row.asked.ngram;
+    if (ngram || row.asked.penalty != 1) {
+      std::vector<int64_t> text = row.text;
+      text.insert(text.end(), emitted.begin(), emitted.end());
+      penalise(text, row.asked.penalty, logits, width);
+      for (int64_t at = ngram - 1; ngram && at < length; ++at)
+        if (std::equal(text.begin() + at - ngram + 1, text.begin() + at, text.end() - ngram + 1))
+          ban(text[at]);
+    }
     if (length - 1 < row.asked.min_len) ban(rules_.eos);
     for (int64_t token : rules_.banned) ban(token);
     for (int64_t token : row.asked.banned) ban(token);
@@ -339,6 +351,16 @@ class Lane {
     if (rules_.forced_last < 0 || length != row.asked.max_len) return;
     std::fill_n(logits, width, -INFINITY);
     logits[rules_.forced_last] = 0;
+  }
+
+  // Makes tokens of a text less likely, each once: `_penalise` of constraints.py.
+  static void penalise(std::vector<int64_t> text, float penalty, float* logits, int64_t width) {
+    std::sort(text.begin(), text.end());
+    text.erase(std::unique(text.begin(), text.end()), text.end());
+    for (int64_t token : text) {
+      check_token(token, width);
+      logits[token] = logits[token] < 0 ? logits[token] * penalty : logits[token] / penalty;
+    }
   }
 
   bool accepts(const Row& row, int64_t token, int64_t best, const float* logits, int width) const {
@@ -359,7 +381,7 @@ class Lane {
     while (true) {
       const int64_t at = report.emitted.size();
       float* logits = row.logits + at * width;
-      constrain(row, length + at, logits, width);
+      constrain(row, report.emitted, logits, width);
       const auto [best, is_finite] = best_isa().best_of(logits, width);
       const bool goes_on = at < int64_t(row.drafted.size()) &&
                            accepts(row, row.drafted[at], best, logits, width);

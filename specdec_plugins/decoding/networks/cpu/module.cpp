@@ -208,7 +208,7 @@ struct type_caster<Rules>
 template <>
 struct type_caster<Asked>
     : parts_caster<Asked, std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t, int64_t,
-                   int64_t, float, std::vector<int64_t>, bool, bool> {};
+                   int64_t, float, std::vector<int64_t>, bool, bool, int64_t, float> {};
 template <>
 struct type_caster<SearchOptions>
     : parts_caster<SearchOptions, std::vector<int64_t>, int64_t, int64_t, int64_t, int64_t, double,
