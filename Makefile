@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 2
 TEST_FLAGS ?=
 # `make bench`: PAIR is a bundle or a folder with verifier.pt and drafter.pt; TEST is a TSV of raw
 # parallel text, or SOURCE,TARGET; RESULT is the prefix of the output files.
-PAIR ?= data/models/en-de
+PAIR ?= data/models/en-de-small
 TEST ?= data/samples/en-de.tsv
 RESULT ?= benchmarks/results/$(notdir $(PAIR:/=)).$(basename $(notdir $(TEST)))
 BENCH = $(PY) -m benchmarks --pair $(PAIR) --test $(TEST) --batch-rows '* greedy' 'ours exact'

@@ -248,7 +248,7 @@ class FleetOptions:
     """Say how many cores a load takes, by replaying what rounds cost on this machine."""
 
     # fmt: off
-    pair: Path = option("data/models/en-de", "bundle", positional=True)
+    pair: Path = option("data/models/en-de-small", "bundle", positional=True)
     input: Path = option(MISSING, "sentences, one a line")
     output: Path = option(MISSING, "prefix of the record and the page")
     # fmt: on

@@ -27,7 +27,6 @@ from specdec_plugins.formats.text import TextPipeline
 
 ASSISTANT = "assistant.pt"
 _PEERS = "transformers reads the MarianMT folder as it is, CTranslate2 through its converter."
-NOTE = "note.txt"  # a sentence that every result of the pair repeats
 
 
 @dataclass(frozen=True)
@@ -103,20 +102,15 @@ class Pair:
         return self.settings.drafter if self.settings.drafts else None
 
     def describe(self) -> dict[str, Any]:
-        """Readable sizes of both models, the drafter's number of weights, and a note.
-
-        Every result must repeat the note, which is mostly empty.
-        """
+        """Readable sizes of both models, and the drafter's number of weights."""
         drafter, num_weights = self.drafter or "none", 0
         if self.drafter is not None and self.settings.drafter_checkpoint is not None:
             model = read_model(self.settings.drafter_checkpoint)
             drafter, num_weights = f"{drafter}, {model.describe()}", model.num_weights
-        note = Path(self.settings.data) / NOTE
         return {
             "verifier": read_model(self.verifier).describe(),
             "drafter": drafter,
             "drafter_weights": num_weights,
-            "note": note.read_text(encoding="utf-8").strip() if note.is_file() else "",
             "model": _PEERS if self.model is not None else "",
         }
 

@@ -4,7 +4,7 @@ Beam 5, greedy, exact decoding, and relaxed decoding over a grid of block sizes,
 quality, accepted tokens, speed, the paired bootstrap against beam 5, and all of it by sentence
 length. The networks are loaded once, and all systems decode each sentence, or batch, in turn.
 
-    specdec bench reproduce data/models/en-de --input test.en --reference test.de \\
+    specdec bench reproduce data/models/en-de-small --input test.en --reference test.de \\
         --output benchmarks/results/NAME
 
 writes NAME.json, NAME.md and plots as NAME.PLOT.svg. It can be stopped at any time: the same

@@ -105,10 +105,9 @@ def _columns(results: Results, setting: Setting) -> Columns:
 def _facts(record: Record) -> str:
     """What the figures depend on."""
     pair, setting = record["pair"], record["setting"]
-    note = f"* **{pair['note']}**\n" if pair.get("note") else ""
     peers = f"* Peers: {pair['model']}\n" if pair.get("model") else ""
     return (
-        f"{note}* {record['num_sentences']} sentences, {setting['repeats']} repetitions, limits: "
+        f"* {record['num_sentences']} sentences, {setting['repeats']} repetitions, limits: "
         f"{setting['min_len']} to {setting['max_len']} target tokens for every system.\n"
         f"* Verifier: {pair['verifier']}. Drafter: {pair['drafter']}.\n{peers}"
         f"* {in_words(record['machine'])}.\n"

@@ -13,7 +13,6 @@ from benchmarks.measure import measure
 from benchmarks.pair import Pair, TestSet, read_test_set
 from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
-from benchmarks.shapes import grow, grown_size
 from benchmarks.systems import Options
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.formats.hub import local_model
@@ -72,16 +71,6 @@ def _subject(options: Options) -> tuple[Pair, TestSet]:
     """The pair and the test set."""
     languages = (options.source_lang, options.target_lang)
     pair = Pair.of(local_model(options.pair), *languages)
-    if options.grow is not None:
-        folder = grown_folder(options)
-        grow(pair, grown_size(options.grow), folder, options.grow_bits)
-        pair = Pair.of(folder, *languages)
     if options.model is not None:
         pair = pair.beside(local_model(options.model))
     return pair, read_test_set(options.test, pair, options.sentences)
-
-
-def grown_folder(options: Options) -> Path:
-    """The folder of the grown pair."""
-    name = Path(options.pair).resolve().name
-    return Path(options.work) / f"{name}.grown.{options.grow}.{options.grow_bits}"

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,14 +24,13 @@ from benchmarks.measure import Cell, measure
 from benchmarks.pair import Pair, Sentence
 from benchmarks.reports import Columns, Record, command, describe, in_words, table, write
 from benchmarks.run import STOPPED
-from benchmarks.shapes import made_up_dictionary, write_pair
 from benchmarks.systems import BEAM, GREEDY, Options, System
 from specdec_plugins.corpus.cli import CommandLine, option
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.formats.bundle import Contents
+from specdec_plugins.formats.bundle import SETTINGS, Contents, write_bundle
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.output import check_output
+from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.pretrained.weights import layer_shapes, norm_shapes
 
 ROLES = (GREEDY, BEAM)
@@ -76,6 +76,29 @@ def random_model(config: TransformerConfig) -> Model:
     tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
     state |= dict.fromkeys((f"{name}.weight" for name in tables), words)
     return Model(Path("random"), "transformer", "transformer", config, state)
+
+
+def write_pair(
+    contents: Contents,
+    words: Sequence[Dictionary],
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write a bundle with these dictionaries (source, target)."""
+    with tempfile.TemporaryDirectory() as scratch, new_folder(folder, SETTINGS, True) as made:
+        for language, side in zip((contents.source_lang, contents.target_lang), words, strict=True):
+            symbols = side.symbols[len(Dictionary()) :]
+            text = "".join(f"{symbol} 1\n" for symbol in symbols)
+            (Path(scratch) / f"dict.{language}.txt").write_text(text, encoding="utf-8")
+        write_bundle(replace(contents, data=Path(scratch)), made, dtype)
+
+
+def made_up_dictionary(words: Dictionary, num_types: int) -> Dictionary:
+    """The words, filled up to `num_types` with made-up ones, as fairseq fills dictionaries up."""
+    names = (f"madeupword{number:05d}" for number in count())
+    known = set(words.symbols)
+    new = islice((name for name in names if name not in known), num_types - len(words))
+    return Dictionary([*words.symbols[len(Dictionary()) :], *new])
 
 
 def random_sentences(types: int, count: int, length: int) -> list[Sentence]:

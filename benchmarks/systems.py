@@ -86,8 +86,10 @@ class Options:
     """
 
     # fmt: off
-    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(("--random-weights", "--length"),
-        "give a trained pair as --pair, and --grow its shape")
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("--random-weights", "--length"), "give a trained pair as --pair"),
+        **dict.fromkeys(("--grow", "--grow-bits"), "data/models/en-de-base is a verifier of the "
+            "paper's size; `specdec bench sizes` measures other shapes")}
 
     output: str = _how(MISSING, "prefix of the names of the results", "OUTPUT")
     pair: str = _what(MISSING, "verifier, drafter, dictionaries and BPE codes", "FOLDER")
@@ -96,10 +98,6 @@ class Options:
     sentences: int | None = _what(None, "the first N of the test file (default: all)", least=1)
     source_lang: str | None = _what(None, _language, "LANG", flags=("--source-lang", "-s"))
     target_lang: str | None = _what(None, _language, "LANG", flags=("--target-lang", "-t"))
-    grow: str | None = _what(None, "grow the pair to LAYERSxWIDTHxTYPES: the same output and "
-        "acceptance, at the cost of that shape (benchmarks/shapes.py)", "SHAPE")
-    grow_bits: int = _what(16, "bits of a weight of the grown pair: 16, as in published models, or "
-        "32", "BITS", choices=(16, 32))
     model: str | None = _what(None, "MarianMT folder that the pair, a bundle, was made from: "
         "transformers and CTranslate2's converter read it as it is; fairseq cannot read it and has "
         "no rows", "FOLDER")
@@ -127,8 +125,6 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises UserError where flags do not fit together."""
-        one_shape = self.model is None or self.grow is None
-        require(one_shape, "--model does not go with --grow; leave one out.")
         usable = self.device == "cpu" or torch.cuda.is_available()
         require(usable, "--device cuda: torch sees no GPU here; leave the flag out.")
 

@@ -9,6 +9,7 @@ from specdec_plugins.formats.bundle import Contents, write_bundle
 from specdec_plugins.formats.models import read_model
 
 ROOT = Path(__file__).resolve().parents[1]
+BUNDLED = ROOT / "data" / "models" / "en-de-small"
 CAPTIONS = ROOT / "benchmarks" / "models" / "captions.en-de"
 # Run first in a process, it makes every import of fairseq fail, as where it is not installed.
 WITHOUT_FAIRSEQ = """

@@ -34,7 +34,7 @@ SMALL = {command: UNTIL_STOPPED.format(command.strip()) for command in FOREGROUN
     "--batches 1 16 --turn 8": "--batches 1 --sentences 2 --turn 2 --repeats 1",
     "14-en-de.sh": "14-en-de.sh --archives archives --merges 20 --workers 1",
     "recipe.sh": "recipe.sh --list",
-    "work/wmt14/bundle": "data/models/en-de --sentences 2 --block-sizes 5 --betas 1 --taus 1",
+    "work/wmt14/bundle": "data/models/en-de-small --sentences 2 --block-sizes 5 --betas 1 --taus 1",
     "--block-size 25": "--block-size 10",
     "$data_dir": str(CAPTIONS),
     "$checkpoint_path": str(CAPTIONS / "drafter.pt"),

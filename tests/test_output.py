@@ -19,10 +19,11 @@ from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving import translate
 from specdec_plugins.training import run
+from tests.bundles import BUNDLED
 from tests.refusals import refused, told
 
 Run = Callable[[Sequence[str]], int]
-PAIR = str(Path(__file__).resolve().parent.parent / "data" / "models" / "en-de")
+PAIR = str(BUNDLED)
 
 
 def module(name: str) -> Run:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from specdec_plugins.formats.bundle import DEFAULT
 from tests.bundles import ROOT, WITHOUT_FAIRSEQ
 from tests.programs import run
 
@@ -36,7 +37,7 @@ def test_a_wheel_is_whole(tmp_path: Path) -> None:
     (wheel,) = (tmp_path / "source" / "wheels").glob("specdec-*-manylinux_*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[2] for name in names if "/bundles/" in name and name[-1] != "/"} == {
-        "en-de"
+        DEFAULT
     }
     assert not any("libgomp" in name for name in names)  # torch has it
 

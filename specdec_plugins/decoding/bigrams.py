@@ -10,12 +10,11 @@ as ever, so the text does not change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 _PRIOR = 10.0  # weight k of the prior, frequency alone, in tokens
 _SELDOM = 2  # pairs seen less often get no entry
@@ -80,16 +79,6 @@ class Bigrams:
     @property
     def vocab_size(self) -> int:
         return len(self.frequencies)
-
-    def widened(self, vocab_size: int) -> Bigrams:
-        """The same with more types at the end, as rare as the rarest one."""
-        more = vocab_size - self.vocab_size
-        return replace(
-            self,
-            starts=pad(self.starts, (0, more), value=len(self.tokens)),
-            backoffs=pad(self.backoffs, (0, more)),
-            frequencies=pad(self.frequencies, (0, more), value=float(self.frequencies.min())),
-        )
 
     def to(self, device: torch.device) -> Bigrams:
         """The same on another device."""

@@ -36,6 +36,7 @@ FORMAT = "specdec-bundle"
 VERSIONS = (1, 2, 3, 4)
 PRETRAINED = "pretrained"  # the name of such a tokenizer
 SETTINGS = "bundle.json"
+DEFAULT = "en-de-small"  # the bundle that comes with this project
 CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
 WEIGHTS_SUFFIX = ".safetensors"
 # Metadata of a weights file: names of tensors that are stored in it under another name, or in the
@@ -140,7 +141,7 @@ def default_bundle() -> Path:
     Raises UserError where there is none.
     """
     package = Path(__file__).resolve().parent.parent
-    for folder in (package / "bundles" / "en-de", package.parent / "data" / "models" / "en-de"):
+    for folder in (package / "bundles" / DEFAULT, package.parent / "data" / "models" / DEFAULT):
         if is_bundle(folder):
             return folder
     raise UserError(

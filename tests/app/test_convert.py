@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.app.main import inference as decode
-from specdec_plugins.formats.bundle import default_bundle
-from tests.bundles import ROOT
+from tests.bundles import BUNDLED, ROOT
 from tests.programs import convert_main as main
 
 PAIR = ROOT / "benchmarks" / "models" / "captions.en-de"
@@ -51,7 +50,7 @@ def test_what_fairseq_reads_comes_back_without_more_flags(tmp_path: Path) -> Non
 
 
 def test_a_pair_with_a_shortlist_comes_back_from_fairseq(tmp_path: Path) -> None:
-    pair, fairseq, again = default_bundle(), tmp_path / "fairseq", tmp_path / "again"
+    pair, fairseq, again = BUNDLED, tmp_path / "fairseq", tmp_path / "again"
     assert main(["fairseq", str(pair), "--output", str(fairseq)]) == 0
     text = ["-s", "en", "-t", "de", "--tokenizer", "moses"]
     assert main(["bundle", str(fairseq), *text, "--output", str(again)]) == 0

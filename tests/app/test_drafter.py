@@ -31,7 +31,7 @@ from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training import drafter as loop
 from specdec_plugins.training.networks import checkpoint_of, new_drafter
-from tests.bundles import CAPTIONS, ROOT, captions
+from tests.bundles import BUNDLED, CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
 from tests.programs import SPECDEC, run, talking_to
 from tests.refusals import refused
@@ -285,7 +285,7 @@ def test_a_bundle_and_a_checkpoint_are_models_too(text: Path, tmp_path: Path) ->
         ({"--output": "text.en"}, "is an input as well"),
         ({"--from": "nothing"}, "--from .*nothing: not a bundle with a trained drafter; give one"),
         ({"--from": "alone"}, "--from .*alone: not a bundle with a trained drafter; give one"),
-        ({"--from": "bundled"}, "--from .*en-de: its target vocabulary differs from .*captions"),
+        ({"--from": "bundled"}, "--from .*small: its target vocabulary differs from .*captions"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(
@@ -293,7 +293,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(
 ) -> None:
     captions(tmp_path / "captions")
     captions(tmp_path / "alone", drafter_name=None, drafter=None)
-    (tmp_path / "bundled").symlink_to(ROOT / "data" / "models" / "en-de")
+    (tmp_path / "bundled").symlink_to(BUNDLED)
     (tmp_path / "nothing").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()

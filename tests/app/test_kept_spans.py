@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from specdec_plugins.app.convert import MARIAN
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.formats.bundle import default_bundle
 from specdec_plugins.text.spans import spans_of
+from tests.bundles import BUNDLED
 from tests.text import test_spans
 
 LINES = (Path(__file__).parent.parent / "text/strings.txt").read_text("utf-8").splitlines()
@@ -29,11 +29,11 @@ WORDS = [
 def model(
     request: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SpeculativeTranslator]:
-    folder = str(default_bundle())
+    folder = str(BUNDLED)
     if request.param == "marian":  # it never saw a symbol
         pytest.importorskip("transformers")
         folder = str(tmp_path_factory.mktemp("export") / "marian")
-        assert MARIAN.run([str(default_bundle()), "--output", folder]) == 0
+        assert MARIAN.run([str(BUNDLED), "--output", folder]) == 0
     how: dict[str, Any] = {"scores": False, "device": "cpu", "dtype": "int8", "batch": 32}
     return SpeculativeTranslator.from_pretrained(folder, **how)
 

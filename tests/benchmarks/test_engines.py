@@ -15,7 +15,7 @@ from benchmarks.pair import Pair, Sentence
 from benchmarks.systems import ASSISTED, PROMPT_LOOKUP, System
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from tests.bundles import CAPTIONS, ROOT, captions
+from tests.bundles import BUNDLED, CAPTIONS, captions
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -82,7 +82,7 @@ def test_greedy_engines_agree_word_for_word(
 
 def test_the_published_program_encodes_twice_and_keeps_nothing() -> None:
     """Whatever the pair's drafter was trained for; the bundled one needs neither."""
-    pair = Pair.of(ROOT / "data" / "models" / "en-de", None, None)
+    pair = Pair.of(BUNDLED, None, None)
     workload = Workload(pair, encoded(pair, ["Click the button to continue."]))
     engine = load(System("published", "exact", "float32"), workload, threads=1)
     assert isinstance(engine, Ours)

@@ -13,13 +13,13 @@ from benchmarks.pair import Pair, read_test_set
 from benchmarks.reports import shown
 from benchmarks.run import COMMAND
 from specdec_plugins.formats.dictionaries import Dictionary
-from tests.bundles import ROOT
+from tests.bundles import BUNDLED, ROOT
 from tests.fairseq_checkpoints import dictionaries, write
 from tests.refusals import told
 
 pytestmark = pytest.mark.fairseq
 
-BUNDLED, SAMPLES = ROOT / "data/models/en-de", ROOT / "data/samples/en-de.tsv"
+SAMPLES = ROOT / "data/samples/en-de.tsv"
 
 
 @pytest.mark.integration

@@ -102,16 +102,6 @@ def test_nothing_counted_leaves_frequencies() -> None:
     ]
 
 
-def test_more_types_change_nothing_for_the_others(bigrams: Bigrams) -> None:
-    wide = bigrams.widened(VOCAB + 4)
-    every = torch.arange(VOCAB)
-    found = wide.log_prob(every[:, None], every)
-    assert torch.equal(found, bigrams.log_prob(every[:, None], every))
-    new = wide.log_prob(torch.tensor([2, VOCAB, VOCAB + 3]), torch.tensor(VOCAB + 1))
-    assert bool(torch.isfinite(new).all())
-    assert wide.vocab_size == VOCAB + 4
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_of_all_paths_is_found(bigrams: Bigrams, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -307,7 +307,7 @@ def test_an_absent_default_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
     module = tmp_path / "specdec_plugins" / "formats" / "bundle.py"
     monkeypatch.setattr(bundle_module, "__file__", str(module))
     refused("no pair of models is bundled .* specdec convert", default_bundle)
-    place = tmp_path / "data" / "models" / "en-de"
+    place = tmp_path / "data" / "models" / bundle_module.DEFAULT
     place.mkdir(parents=True)
     (place / "bundle.json").touch()
     assert default_bundle() == place

@@ -16,10 +16,10 @@ from benchmarks.pair import Pair
 from specdec_plugins.app import convert
 from specdec_plugins.app.loading import make_settings
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.formats.bundle import default_bundle
 from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.pretrained.config import model_name
 from specdec_plugins.serving.model import served_settings
+from tests.bundles import BUNDLED
 from tests.formats.pretrained.toys import small_model
 from tests.hub import COMMIT, Hub
 from tests.refusals import refused
@@ -35,7 +35,7 @@ def opus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(opus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with Hub({OPUS: opus, BUNDLE: default_bundle()}).served() as served:
+    with Hub({OPUS: opus, BUNDLE: BUNDLED}).served() as served:
         monkeypatch.setattr(constants, "ENDPOINT", served.url)
         files = f"{served.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specdec_plugins.formats.bundle import default_bundle
 from specdec_plugins.formats.text import Bpe, TextPipeline
+from tests.bundles import BUNDLED
 from tests.programs import python
 from tests.refusals import refused
 
-BUNDLED = default_bundle() / "bpe.codes"
+BUNDLED_CODES = BUNDLED / "bpe.codes"
 CODES = "#version: 0.2\nH a\nu s</w>\nHa us</w>\n"
 
 
@@ -106,7 +106,7 @@ REPEATED = st.builds(
 @pytest.mark.parametrize("language", ["en", "de"])
 @settings(max_examples=15, deadline=None)
 @given(line=REPEATED)
-@example(line=word_of_many_merges(BUNDLED))
+@example(line=word_of_many_merges(BUNDLED_CODES))
 @example(line="." * 20_000)
 @example(line="…" * 20_000)
 @example(line="'." * 10_000)
@@ -122,7 +122,7 @@ def test_no_line_takes_long(language: str, line: str) -> None:
 
 @lru_cache
 def pipelines(language: str) -> TextPipeline:
-    return TextPipeline(language, "de", codes=BUNDLED)
+    return TextPipeline(language, "de", codes=BUNDLED_CODES)
 
 
 def test_a_line_comes_back(codes: Path) -> None:

@@ -18,15 +18,13 @@ from torch.utils import _pytree as pytree
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.models.block_drafter import Glance
-from tests.bundles import ROOT
+from tests.bundles import BUNDLED, ROOT
 from tests.gpu.conftest import NAME, SIMULATED, Device
 from tests.programs import run
 from tests.training.conftest import SIZES, data, run_train, verifier
 
 __all__ = ["data", "verifier"]  # fixtures, made on the CPU
 real = pytest.mark.skipif(SIMULATED, reason="runs on the CPU or a GPU itself")
-
-BUNDLED = str(ROOT / "data/models/en-de")
 
 
 @pytest.mark.integration
@@ -135,12 +133,11 @@ def test_two_updates(name: str, device: Device, data: Path, verifier: Path, tmp_
 @pytest.mark.skipif(
     NAME == "cpu" and ops.native is None, reason="on a CPU it needs the kernels for 8 bits"
 )
-@pytest.mark.parametrize("grown", [[], ["--grow", "6x512x32000"]], ids=["bundled", "grown"])
-def test_the_benchmark(grown: list[str], device: Device, tmp_path: Path) -> None:
+def test_the_benchmark(device: Device, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     flags = ["--pair", BUNDLED, "--test", ROOT / "data/samples/en-de.tsv", "--work", tmp_path]
     flags += ["--sentences", 4, "--repeats", 1, "--device", device.name, "--threads", 2]
-    flags += ["--rows", "ours greedy*", "ours exact*", "--output", tmp_path / "bench", *grown]
+    flags += ["--rows", "ours greedy*", "ours exact*", "--output", tmp_path / "bench"]
     run(sys.executable, "-m", "benchmarks", *flags)
     assert "ours exact" in (tmp_path / "bench.md").read_text(encoding="utf-8")
 

@@ -23,10 +23,9 @@ from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
-from tests.bundles import CAPTIONS, ROOT
+from tests.bundles import BUNDLED, CAPTIONS
 from tests.gpu.conftest import DTYPES, NAME, SIMULATED, Device
 
-BUNDLED = ROOT / "data/models/en-de"
 OTHER = {"drafter_checkpoint": None, "bigrams": None}  # than the drafter of the folder
 ASSISTANT = {**OTHER, "drafter": "assistant", "drafter_checkpoint": "assistant.pt", "block_size": 4}
 # Every drafter, with models that are in the repository.

@@ -30,7 +30,7 @@ from specdec_plugins.training import drafter as loop
 from specdec_plugins.training import networks
 from specdec_plugins.training.drafter import Plan, Training
 from specdec_plugins.training.objective import Objective, ProjectedLoss, cut_blocks, draw_starts
-from tests.bundles import ROOT, WITHOUT_FAIRSEQ
+from tests.bundles import BUNDLED, ROOT, WITHOUT_FAIRSEQ
 from tests.formats.pretrained.measured import memory
 from tests.refusals import refused
 
@@ -266,8 +266,7 @@ def test_it_goes_on_from_an_earlier_drafter(plan: Plan) -> None:
     learnt = read_model(earlier).network(torch.float32, CPU).state_dict()
     for name, weight in further.learnt.items():
         assert torch.equal(weight, learnt[name]), name
-    larger = ROOT / "data" / "models" / "en-de"
-    refused("--from .*drafter.safetensors: its decoder", Training, replace(plan, start=larger))
+    refused("--from .*drafter.safetensors: its decoder", Training, replace(plan, start=BUNDLED))
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats.bundle import default_bundle, read_weights
+from specdec_plugins.formats.bundle import read_weights
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.formats.text import load_codes
 from specdec_plugins.training import growing, run
 from specdec_plugins.training.growing import grown_verifier, spread_layers
+from tests.bundles import BUNDLED
 from tests.decoding.networks import toys
 
 pytestmark = pytest.mark.fairseq
@@ -25,7 +26,7 @@ SIZES = {"encoder_layers": 7, "decoder_layers": 8, "width": 256, "ffn": 1024, "h
 @pytest.fixture
 def reordered(tmp_path: Path) -> Path:
     """The bundle's types in another order, two of them missing, and one that is new."""
-    symbols = (default_bundle() / "dict.en.txt").read_text(encoding="utf-8").splitlines()
+    symbols = (BUNDLED / "dict.en.txt").read_text(encoding="utf-8").splitlines()
     mine = ["brandneu 9", *reversed(symbols[2:])]
     for language in ("en", "de"):
         text = "".join(f"{line}\n" for line in mine)
@@ -43,7 +44,7 @@ def test_layers_are_spread_evenly(wanted: int, given: int, layers: list[int]) ->
 
 
 def test_types_come_by_name_and_layers_as_often_as_needed(reordered: Path, tmp_path: Path) -> None:
-    bundle = default_bundle()
+    bundle = BUNDLED
     checkpoint, told = grown_verifier(bundle, reordered, SIZES, seed=1)
     given, state = read_weights(bundle / "verifier.safetensors").state, checkpoint["model"]
     number = len(given["decoder.embed_tokens.weight"])
@@ -70,9 +71,9 @@ def test_a_wider_verifier_computes_the_same(
     """Exactly, where no noise in the embeddings changes it; positions are learned from there."""
     monkeypatch.setattr(growing, "_EMBEDDING_NOISE", 0)
     sizes = {"encoder_layers": 6, "decoder_layers": 6, "width": 512, "ffn": 2048, "heads": 8}
-    checkpoint, _ = grown_verifier(default_bundle(), reordered, sizes, seed=1)
+    checkpoint, _ = grown_verifier(BUNDLED, reordered, sizes, seed=1)
     same = {**sizes, "width": 256, "ffn": 1024, "heads": 4}
-    small, _ = grown_verifier(default_bundle(), reordered, same, seed=1)
+    small, _ = grown_verifier(BUNDLED, reordered, same, seed=1)
     logits, num_copies = [], []
     for made in (small, checkpoint):
         path = reordered / f"{len(logits)}.pt"
@@ -87,9 +88,9 @@ def test_a_wider_verifier_computes_the_same(
 
 
 def test_a_new_type_is_the_mean_of_its_pieces(reordered: Path) -> None:
-    checkpoint, _ = grown_verifier(default_bundle(), reordered, SIZES, seed=1)
+    checkpoint, _ = grown_verifier(BUNDLED, reordered, SIZES, seed=1)
     table = checkpoint["model"]["decoder.embed_tokens.weight"]
-    bundle = default_bundle()
+    bundle = BUNDLED
     given = read_weights(bundle / "verifier.safetensors").state["decoder.embed_tokens.weight"]
     old = load_dictionaries(bundle, "en", "de").target
     pieces = load_codes(bundle / "bpe.codes").segment("brandneu").split()
@@ -105,7 +106,7 @@ def test_other_shapes_are_refused(reordered: Path) -> None:
         ({"width": 128}, r"give --width 256"),
     ):
         with pytest.raises(UserError, match=say):
-            grown_verifier(default_bundle(), reordered, {**SIZES, **sizes}, seed=1)
+            grown_verifier(BUNDLED, reordered, {**SIZES, **sizes}, seed=1)
 
 
 @pytest.mark.integration
@@ -114,7 +115,7 @@ def test_train_verifier_starts_from_a_bundle(
 ) -> None:
     caplog.set_level("INFO")
     command = [
-        "--data", data, "--save-dir", tmp_path, "--from", default_bundle(),
+        "--data", data, "--save-dir", tmp_path, "--from", BUNDLED,
         *("--encoder-layers", 1, "--decoder-layers", 2, "--width", 256, "--ffn", 1024),
         *("--heads", 4, "--precision", "bf16", "--cpu", "--lr", "1e-9", "--warmup", 1),
         *("--batch-tokens", 100, "--max-tokens", 100, "--updates", 1),

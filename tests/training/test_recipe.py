@@ -25,7 +25,7 @@ from tests.bundles import ROOT
 from tests.programs import run as run_program
 from tests.refusals import refused, told
 
-BUNDLE = "data/models/en-de"
+BUNDLE = "data/models/en-de-small"
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
 PARSERS = {
     "prepare mix": decontaminate.COMMAND,
