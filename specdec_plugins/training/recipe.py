@@ -66,8 +66,10 @@ class Preset:
     drafter_hours: float = 0.0  # of specdec drafter in place of updates; 0: as published
     mix: tuple[str, ...] = ()  # more flags of specdec prepare mix
     split_off: tuple[str, ...] = ()  # its --split-off: NAME=TEST,DEV
+    masked: float = 0.0  # share of pairs that get symbols of specdec prepare masks; 0: no masks
     vocabulary: tuple[str, ...] = ()  # more flags of specdec prepare
     distillation: tuple[str, ...] = ()  # more flags of specdec distill
+    bundle: tuple[str, ...] = ()  # more flags of specdec convert bundle
 
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
@@ -104,6 +106,7 @@ _TABLES = tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encod
 PRESETS = {name: _preset(values) for name, values in _TABLES.items()}
 MAY_BE_ZERO = (
     "dropout", "retrain_updates", "retrain_smoothing", "verifier_end_lr", "drafter_hours",
+    "masked",
 )  # fmt: skip
 
 
@@ -252,8 +255,10 @@ class Recipe:
             also=[*self.also, *([SAMPLES] if args.pair == "en-de" else [])],
             research_data=args.research_data, split_off=p.split_off, out=mix,
         )  # fmt: skip
+        train = self.path("masked.tsv") if p.masked else f"{mix}/train.tsv"
+        masks = specdec("prepare masks", f"{mix}/train.tsv", share=p.masked, output=train)
         prepare = specdec(
-            "prepare", src=self.source, tgt=self.target, train=f"{mix}/train.tsv",
+            "prepare", src=self.source, tgt=self.target, train=train,
             valid=[f"{mix}/valid.tsv", *(f"{mix}/{name}.dev.tsv" for name in self._own)],
             codes=self.start and f"{self.start}/bpe.codes", merges=None if self.start else p.merges,
             max_length=p.max_words, max_ratio=p.max_ratio, out=self.path("prepared"),
@@ -267,6 +272,7 @@ class Recipe:
                 # report says what the mix has of it: otherwise all would have to be trained anew.
                 flags(test=self.tests),
             ),
+            *[Command("put symbols in place of spans to copy", masks, (train,))] * (p.masked > 0),
             Command(
                 "prepare tokens, subwords, binary data",
                 [*prepare, *p.vocabulary],
@@ -365,7 +371,7 @@ class Recipe:
             bpe_codes=f"{self.text}/bpe.codes", source_lang=self.source, target_lang=self.target,
             output=self.path(name),
         )  # fmt: skip
-        return [*words, "--AR-path", self.verifier]
+        return [*words, "--AR-path", self.verifier, *self.preset.bundle]
 
     def _reports(self) -> list[Command]:
         found = []

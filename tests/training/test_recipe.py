@@ -222,6 +222,15 @@ def test_hours_for_the_drafter_take_the_place_of_updates() -> None:
     assert not any(words[0] == "drafter" for words in published)
 
 
+def test_a_preset_with_masks_trains_on_what_they_write() -> None:
+    given = commands("--preset", "en-de-base", "--cpu", "--precision", "bf16")
+    masks, prepare = next(pair for pair in pairwise(given) if pair[0][0] == "prepare masks")
+    masked = masks[masks.index("--output") + 1]
+    assert prepare[prepare.index("--train") + 1] == masked != masks[1]
+    plain = commands("--preset", "en-de-base", "--set", "masked=0")
+    assert not any(words[0] == "prepare masks" or masked in words for words in plain)
+
+
 @pytest.mark.parametrize("num_gpus", [0, 8])
 def test_several_workers_have_one_launcher(
     num_gpus: int, trained: Callable[..., list[Call]], monkeypatch: pytest.MonkeyPatch
