@@ -39,11 +39,14 @@ COMMANDS = {
     "convert fairseq": ("app.convert:FAIRSEQ.run", "Make fairseq checkpoints of a bundle."),
     "convert marian": ("app.convert:MARIAN.run", "Make a MarianMT model of a verifier."),
     "convert ctranslate2": ("app.convert:CTRANSLATE2.run", "Make a CTranslate2 model of one."),
-    "convert bigrams": ("app.convert:BIGRAMS_OF.run", "Count bigrams for a drafter."),
     "bench": ("benchmarks.run:COMMAND.run", "Measure all engines side by side."),
     "bench fleet": ("benchmarks.fleet:COMMAND.run", "Say how many cores a load takes."),
     "bench sizes": ("benchmarks.sizes:COMMAND.run", "Measure models of known sizes."),
     "bench reproduce": ("benchmarks.reproduce:COMMAND.run", "Run the paper's experiments."),
+}
+# Commands of earlier versions, and what to do instead
+REMOVED = {
+    "convert bigrams": "the head of a drafter that specdec drafter trains does more than bigrams"
 }
 # Names that are commands only with a second word.
 GROUPS = {"train": ("", "Train models."), "convert": ("", "Convert models and their data.")}
@@ -79,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in (" ".join(words[:2]), *words[:1]):
         if name in COMMANDS:
             return run_program(*_place(COMMANDS[name][0]), words[len(name.split()) :])
+        if name in REMOVED:
+            return refuse(NAME, f"{name} was removed: {REMOVED[name]}.")
     from cyclopts import CycloptsError
 
     try:

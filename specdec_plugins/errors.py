@@ -6,6 +6,7 @@ import argparse
 import errno
 import importlib
 import json
+import logging
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
@@ -195,6 +197,12 @@ def require(condition: bool, message: str) -> None:
     """Raise UserError with this message unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+@cache
+def warn_once(notice: str) -> None:
+    """Warn of what a model's files say, however often they are read."""
+    logging.getLogger("specdec").warning(notice)
 
 
 def read_text(path: str | Path, what: str, advice: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 import specdec_plugins
 from specdec_plugins import cli
+from specdec_plugins.app import convert
 from specdec_plugins.app.main import INFERENCE
 from specdec_plugins.corpus import decontaminate
 from specdec_plugins.corpus.cli import CommandLine
@@ -49,6 +50,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["translat"], '"translat". Did you mean "translate"?'),
         (["train", "verifer"], '"verifer". Did you mean "verifier"?'),
         (["--nonsense"], "--nonsense"),
+        (["convert", "bigrams", "data"], "convert bigrams was removed: "),
     ],
 )
 def test_what_is_unknown_is_refused_in_one_line(
@@ -152,7 +154,7 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(
     assert message in said
 
 
-@pytest.mark.parametrize("command", [translate.COMMAND, INFERENCE])
+@pytest.mark.parametrize("command", [translate.COMMAND, INFERENCE, convert.BUNDLE])
 def test_a_removed_flag_is_answered_with_what_to_do(
     command: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,12 +49,6 @@ PROGRAMS = {
         "specdec_plugins.app.main.load_translator",
         FILE,
     ),
-    "specdec convert bigrams": (
-        convert.BIGRAMS_OF.run,
-        [PAIR, "--output"],
-        "specdec_plugins.app.convert.count_bigrams",
-        FILE,
-    ),
     "specdec bench": (
         bench.COMMAND.run,
         ["--pair", PAIR, "--test", "lines.tsv", "--output"],
@@ -162,10 +156,8 @@ def test_an_input_is_known_by_any_name(tmp_path: Path, monkeypatch: pytest.Monke
 # Each program with an output that is one of its inputs, spelt in another way: `x/..` is nothing.
 IN_PLACE: dict[str, tuple[Run, str]] = {
     "specdec translate": (PROGRAMS["specdec translate"][0], "--input-path a --output-path x/../a"),
-    "specdec convert bigrams": (convert.BIGRAMS_OF.run, "data --output x/../data/dict.de.txt"),
     "specdec train average": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
-    "bigrams of a training": (convert.BIGRAMS_OF.run, "data --output run/checkpoint_last.pt"),
     "specdec evaluate": (scoring.EVALUATE.run, "a b --json x/../b"),
     "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
     "specdec convert": (PROGRAMS["specdec convert bundle"][0], "data --output x/../data --force"),

@@ -64,7 +64,7 @@ def load(system: System, workload: Workload, threads: int) -> ours.Ours:
     # Whatever it was trained for, the drafter has its own encoder, reads the whole prefix and takes
     # the best token of each position.
     options = {**settings.drafter_options, "share_encoder": False, "cache": False}
-    settings = replace(settings, drafter_options=options, bigrams=None)
+    settings = replace(settings, drafter_options=options)
     engine = ours.load(system, replace(workload, pair=replace(pair, settings=settings)), threads)
     decoder, verifier = engine.decoder, engine.decoder.verifier
     assert isinstance(verifier, TransformerVerifier)

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, replace
+from collections.abc import Callable
+from dataclasses import MISSING, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from specdec_plugins.app.loading import check_folder, make_settings, read_words, settings_from_files
 from specdec_plugins.app.settings import DRAFTER, DTYPES, RAW_TEXT, VERIFIER, Settings
 from specdec_plugins.app.translator import load_translator
-from specdec_plugins.corpus.cli import CommandLine, Option, flags_of, logger, option
+from specdec_plugins.corpus.cli import CommandLine, Option, flags_of, removed_from
 from specdec_plugins.corpus.resume import sha256
-from specdec_plugins.decoding.drafters import needs_of
 from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.errors import UserError, read_text, require
-from specdec_plugins.formats.bigrams import count_bigrams, read_bigrams, write_bigrams
+from specdec_plugins.errors import read_text, require
 from specdec_plugins.formats.bundle import (
-    BIGRAMS,
     CODES,
     PRETRAINED,
     BundleSettings,
@@ -40,7 +36,6 @@ from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_
 from specdec_plugins.formats.eight_bits import fits_8_bits
 from specdec_plugins.formats.exports import export_ctranslate2, export_marian
 from specdec_plugins.formats.hub import local_model
-from specdec_plugins.formats.indexed import Sentences
 from specdec_plugins.formats.models import check_direction, read_model, read_model_of, to_checkpoint
 from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.pretrained.config import is_pretrained
@@ -69,17 +64,12 @@ def _to_bundle(args: SimpleNamespace) -> None:
         drafter = read_model(args.drafter_checkpoint)
         check_direction(args.drafter_checkpoint, drafter.languages, languages)
         drafter.check_dictionaries(*sides)
-    if args.bigrams is not None:
-        takes = name is not None and needs_of(name).bigrams
-        require(takes, "--bigrams is for the block drafter only; omit it.")
-        read_bigrams(args.bigrams, sides[1])
     if args.bpe_codes is not None:
         load_codes(args.bpe_codes)
     card = args.card and read_text(args.card, "the model card", "name another file")
     given = {name: getattr(args, name) for name in Defaults.__annotations__}
     contents = Contents(
         *(Path(args.data), *languages, verifier, name, drafter, args.drafter_options),
-        bigrams=args.bigrams and Path(args.bigrams),
         codes=args.bpe_codes and Path(args.bpe_codes),
         text=text,
         defaults={name: value for name, value in given.items() if value is not None},
@@ -108,7 +98,7 @@ def _verifier(
     check_folder(args.data)
     if args.verifier is None:  # a folder of fairseq's files with their usual names
         found = settings_from_files(Path(args.data), {})
-        for name in ("verifier", "drafter_checkpoint", "bigrams", "bpe_codes"):
+        for name in ("verifier", "drafter_checkpoint", "bpe_codes"):
             setattr(args, name, getattr(args, name) or found.get(name))
     require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
     if args.tokenizer is not None:
@@ -184,7 +174,7 @@ def _to_fairseq(args: SimpleNamespace) -> None:
     bundle = read_bundle(source)
     languages = _direction(source, bundle)
     parts, drafter = {VERIFIER: bundle.verifier}, bundle.drafter
-    files = {CODES: bundle.text.get("bpe_codes"), BIGRAMS: drafter.bigrams if drafter else None}
+    files = {CODES: bundle.text.get("bpe_codes")}
     files |= {f"dict.{lang}.txt": f"dict.{lang}.txt" for lang in languages}
     if drafter is not None and drafter.network is not None:
         parts[DRAFTER] = drafter.network
@@ -225,51 +215,8 @@ def _read_source(args: SimpleNamespace) -> tuple[Model, Dictionaries, dict[str, 
     return verifier, dictionaries, text
 
 
-def _count_bigrams(args: BigramOptions) -> None:
-    check_output(args.output, "--output", inputs=_files(args.data))
-    dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
-    source, target = dictionaries.source_lang, dictionaries.target_lang
-    prefix = args.data / f"{args.split}.{source}-{target}.{target}"
-    bigrams = count_bigrams(_sentences(prefix), dictionaries.target)
-    write_bigrams(bigrams, args.output, dictionaries.target)
-    logger.info("wrote %s: %s pairs", args.output, f"{len(bigrams.tokens):,}")
-
-
-def _files(data: Path) -> list[Path]:
-    """What fairseq-preprocess has written there."""
-    return [path for kind in ("dict.*.txt", "*.bin", "*.idx") for path in data.glob(kind)]
-
-
-def _sentences(prefix: Path) -> Iterator[list[int]]:
-    """Token ids of every sentence. Raises UserError if there are none."""
-    dataset = Sentences(prefix) if Path(f"{prefix}.idx").exists() else None
-    if dataset is None or len(dataset) == 0:
-        raise UserError(
-            f"{prefix}: no binarised sentences; give a folder that specdec distill or "
-            "fairseq-preprocess wrote, and a --split that it contains"
-        )
-    for index in tqdm(range(len(dataset)), desc="reading", unit=" sentences"):
-        yield dataset[index].tolist()
-
-
-@dataclass(kw_only=True)
-class BigramOptions:
-    """Count target bigrams in binarised text, for the block drafter."""
-
-    # fmt: off
-    data: Path = option(MISSING, "folder of distilled data (the verifier's output)",
-        positional=True)
-    split: str = option("train", "split to count")
-    output: Path = option(MISSING, "safetensors file to write")
-    source_lang: str | None = option(None, "default: from the file names",
-        flags=("--source-lang", "-s"))
-    target_lang: str | None = option(None, "default: from the file names",
-        flags=("--target-lang", "-t"))
-    # fmt: on
-
-
 def _convert(convert: Callable[[SimpleNamespace], None], args: SimpleNamespace) -> None:
-    names = ("source", "data", "verifier", "drafter_checkpoint", "bigrams", "bpe_codes", "card")
+    names = ("source", "data", "verifier", "drafter_checkpoint", "bpe_codes", "card")
     inputs = [getattr(args, name, None) for name in names]
     check_output(args.output, "--output", inputs=inputs, folder=True)
     for name in ("source", "data"):
@@ -298,7 +245,11 @@ def _command(
         Option(False, "replace what is there", name="force", type=bool),
     )
     work, stopped = partial(_convert, convert), "interrupted; nothing was written."
-    return CommandLine(f"specdec convert {to}", work, [*flags, *shared], told, interrupted=stopped)
+    return CommandLine(
+        *(f"specdec convert {to}", work, [*flags, *shared], told),
+        interrupted=stopped,
+        removed=removed_from(Settings),
+    )
 
 
 _SOURCE = Option(MISSING, "a bundle, or a checkpoint", name="source", type=Path, positional=True)
@@ -314,7 +265,7 @@ BUNDLE = _command(
     Option(MISSING, "folder with dict.<lang>.txt, a transformers model, or a bundle (its verifier)",
            name="data", positional=True),
     *_settings(
-        *("verifier", "drafter_checkpoint", "drafter", "drafter_options", "bigrams", *_LANGUAGES),
+        *("verifier", "drafter_checkpoint", "drafter", "drafter_options", *_LANGUAGES),
         *(*Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"),
     ),
     Option(None, "the largest batch in which drafts pay, for the schedule few_rows (default: 1)",
@@ -344,4 +295,3 @@ CTRANSLATE2 = _command(
     *_OF_VERIFIER,
     Option(None, "of weights on disk (default: float32)", name="quantization"),
 )
-BIGRAMS_OF = CommandLine("specdec convert bigrams", _count_bigrams, BigramOptions)

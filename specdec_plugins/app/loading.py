@@ -5,11 +5,9 @@ A bundle, or the files of a folder, provide what the user does not give.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,10 +40,8 @@ from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
 from specdec_plugins.decoding.requests import BeamParams, DecodeParams
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.errors import require
-from specdec_plugins.formats.bigrams import read_bigrams
+from specdec_plugins.errors import require, warn_once
 from specdec_plugins.formats.bundle import (
-    BIGRAMS,
     CODES,
     PRETRAINED,
     SETTINGS,
@@ -64,8 +60,6 @@ from specdec_plugins.formats.pretrained.weights import read_model as read_pretra
 from specdec_plugins.formats.pretrained.weights import weight_files
 from specdec_plugins.formats.text import TextPipeline
 
-log = logging.getLogger("specdec")
-
 NO_MODEL = (  # follows the name of a folder
     "not a model; give a bundle, a transformers folder (config.json, weights and tokenizer), its "
     f"ORG/NAME on the hub, or one with fairseq's {VERIFIER} and its dict.<lang>.txt."
@@ -75,8 +69,7 @@ _DRAFTING = {*_SPECULATION, "drafter", "drafter_options", "drafter_checkpoint", 
 
 # Fields whose None means the same as not given.
 _AS_THE_BUNDLE_SAYS = {
-    *("data", "source_lang", "target_lang", "verifier", "drafter_checkpoint", "bigrams"),
-    "block_size",
+    *("data", "source_lang", "target_lang", "verifier", "drafter_checkpoint", "block_size")
 }
 
 
@@ -180,8 +173,6 @@ def _drafting(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
     defaults: dict[str, Any] = {"drafter": wanted, "drafter_options": drafter.options}
     if drafter.network is not None and needs_of(drafter.name).network is not None:
         defaults["drafter_checkpoint"] = str(folder / drafter.network.weights)
-    if drafter.bigrams is not None:
-        defaults["bigrams"] = str(folder / drafter.bigrams)
     return defaults
 
 
@@ -221,15 +212,13 @@ def settings_from_files(folder: Path, given: Mapping[str, Any]) -> dict[str, Any
 
     Decoding is plain (AR) if neither the folder nor the user provides a drafter.
     """
-    names = (VERIFIER, DRAFTER, BIGRAMS, CODES)
+    names = (VERIFIER, DRAFTER, CODES)
     here = {name: str(folder / name) for name in names if (folder / name).is_file()}
     found: dict[str, Any] = {}
     if VERIFIER in here:
         found["verifier"] = here[VERIFIER]
     if DRAFTER in here:
         found["drafter_checkpoint"] = here[DRAFTER]
-        if BIGRAMS in here and given.get("drafter", "block") == "block":
-            found["bigrams"] = here[BIGRAMS]
     elif not {"drafter", "drafter_checkpoint"} & given.keys():
         found["strategy"] = "AR"
     codes = given.get("bpe_codes") or here.get(CODES)
@@ -272,7 +261,7 @@ def read_words(settings: Settings) -> Words:
 # Settings that may differ between runs that write one output: they change speed, not lines.
 _FREE = {"batch", "device"}
 _PATHS = {"data", "verifier", "drafter_checkpoint", "drafter_data"}
-_PATHS |= {"bigrams", "bpe_codes", "glossary"}
+_PATHS |= {"bpe_codes", "glossary"}
 
 
 def origin(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -285,7 +274,6 @@ def origin(settings: Settings) -> dict[str, dict[str, Any]]:
     paths = {
         "verifier": _weight_files(settings.verifier),
         "drafter": _weight_files(settings.drafter_checkpoint),
-        "bigrams": [settings.bigrams],
         "BPE codes": [settings.bpe_codes],
         "glossary": [settings.glossary],
     }
@@ -385,18 +373,12 @@ def _constraints(settings: Settings, words: Words) -> Constraints:
     if words.config is None:
         return FREE
     for notice in words.config.notices:
-        _tell(notice)
+        warn_once(notice)
     if not settings.searches and words.config.search_notice:
-        _tell(words.config.search_notice)
+        warn_once(words.config.search_notice)
     assert isinstance(words.codec, PretrainedCodec)
     num_forced = words.codec.tokenizer.num_forced
     return words.config.generation(words.orders[1], num_forced).constraints
-
-
-@cache
-def _tell(notice: str) -> None:
-    """Warn once, however often a model is loaded."""
-    log.warning(notice)
 
 
 def _open_drafter(
@@ -424,13 +406,11 @@ def _draft_context(
     def ids_in(other: Dictionary) -> Tensor | None:
         return None if own.source == other else torch.tensor(own.source.ids_in(other))
 
-    bigrams = settings.bigrams
     return DraftContext(
         verifier,
         network,
         source_to_target=ids_in(own.target),
         source_to_assistant=ids_in(theirs.source),
-        bigrams=None if bigrams is None else read_bigrams(bigrams, own.target),
         sampling=settings.acceptance.samples,
     )
 

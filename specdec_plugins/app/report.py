@@ -150,9 +150,7 @@ def _decoding(settings: Settings, limits: Limits) -> str:
     if settings.exit_layer is not None:
         parts.append(f"decoder cut after layer {settings.exit_layer}")
     if settings.drafts:
-        helped = settings.bigrams is not None and settings.drafter_options.get("bigram_weight") != 0
-        drafter = settings.drafter + " with bigrams" * helped
-        parts.append(f"drafter {drafter}, blocks of {limits.block_size}")
+        parts.append(f"drafter {settings.drafter}, blocks of {limits.block_size}")
     if settings.drafts and (dtype := settings.drafting_dtype) != settings.dtype:
         parts.append(f"drafting in {dtype}")
     kernels = kernels_in_use(settings)

@@ -64,6 +64,7 @@ class Settings:
     """How to translate. None = not given."""
 
     REMOVED: ClassVar[Mapping[str, str]] = {
+        "--bigrams": "the head of a drafter that specdec drafter trains does more; omit it",
         "--tree": "drafts are chains, which took half the time of trees; omit it",
         "--whole-lines": "give --no-split",
     }
@@ -127,8 +128,6 @@ class Settings:
     drafter: str = _decoding("block", "how to draft (default: block), or none", choices=DRAFTERS,
         read=or_none)
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
-    bigrams: str | None = _decoding(None, "output of specdec convert bigrams, to draft tokens that "
-        "go together", "FILE")
     rule: str | None = _decoding(None, "default: exact for beta 1, else top_beta", choices=RULES)
     schedule: str = _decoding("constant", "how many tokens to draft (default: constant)",
         choices=SCHEDULES)
@@ -279,10 +278,9 @@ class Settings:
         told = "{flag} applies to raw text only; add --tokenizer or --bpe."
         self._refuse(RAW_TEXT, not self.raw_text, told)
         self._refuse(("protect_numbers",), not self.protect, "{flag} needs --protect; add it.")
-        for name, need in (("drafter_data", "own_source"), ("bigrams", "bigrams")):
-            takers = [d for d in DRAFTERS.names() if getattr(needs_of(d), need)]
-            told = f"{{flag}} is for --drafter {' or '.join(takers)}; omit it with {self.drafter}."
-            self._refuse((name,), self.drafter not in takers, told)
+        takers = [name for name in DRAFTERS.names() if needs_of(name).own_source]
+        told = f"{{flag}} is for --drafter {' or '.join(takers)}; omit it with {self.drafter}."
+        self._refuse(("drafter_data",), self.drafter not in takers, told)
         self._refuse(("tau",), self.beta == 1, NO_TOLERANCE)
         is_judged = self.strategy in _JUDGED
         in_force = f"--rule {self.rule_name}" if is_judged else f"--strategy {self.strategy}"

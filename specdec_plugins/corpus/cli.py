@@ -260,6 +260,8 @@ def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     kinds, found = get_type_hints(record), dict(given)
     for name, value in given.items():
+        if (flag := "--" + name.replace("_", "-")) in removed_from(record):
+            raise UserError(f"{name} was removed: {removed_from(record)[flag]}.")
         if name not in kinds:
             near = get_close_matches(name, kinds, 1)
             advice = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(kinds)}."

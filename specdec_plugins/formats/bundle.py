@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NewType, TypedDict, TypeVar, get_args, get_type_hints, is_typeddict
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from specdec_plugins.decoding.networks.reading import LazyState, Parts
 from specdec_plugins.decoding.networks.trained import NETWORKS, Digests, Model
 from specdec_plugins.decoding.registry import misfit
-from specdec_plugins.errors import UserError, located, read_object, require
+from specdec_plugins.errors import UserError, located, read_object, require, warn_once
 from specdec_plugins.formats.checkpoints import not_finite
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.eight_bits import in_8_bits, without_codes
@@ -37,7 +37,7 @@ VERSIONS = (1, 2, 3, 4)
 PRETRAINED = "pretrained"  # the name of such a tokenizer
 SETTINGS = "bundle.json"
 DEFAULT = "en-de-small"  # the bundle that comes with this project
-CARD, CODES, BIGRAMS = "README.md", "bpe.codes", "bigrams.safetensors"
+CARD, CODES = "README.md", "bpe.codes"
 WEIGHTS_SUFFIX = ".safetensors"
 # Metadata of a weights file: names of tensors that are stored in it under another name, or in the
 # verifier's file. It is one entry, because the order of several would vary.
@@ -92,7 +92,6 @@ class DraftingPart:
     name: str  # registered name
     options: Mapping[str, Any]
     network: Part | None = None  # its entries are beside these in the file
-    bigrams: FileName | None = None  # score pairs of drafted tokens
 
 
 @dataclass(frozen=True)
@@ -108,18 +107,18 @@ class BundleSettings:
 
     @property
     def files(self) -> list[str]:
-        """The names of the files that it mentions: weights, score pairs, codes."""
+        """The names of the files that it mentions: weights and codes."""
         drafter, codes = self.drafter, self.text.get("bpe_codes")
-        found = [self.verifier.weights, drafter and drafter.bigrams, codes]
-        found.append(drafter and drafter.network and drafter.network.weights)
+        drafted = drafter and drafter.network and drafter.network.weights
+        found = [self.verifier.weights, codes, drafted]
         return [name for name in found if name]
 
     def to_dict(self, dtype: torch.dtype) -> dict[str, Any]:
         """For JSON. dtype: of the stored weights."""
         record = asdict(self)
         if (drafter := record["drafter"]) is not None:
-            bigrams, network = drafter.pop("bigrams"), drafter.pop("network") or {}
-            record["drafter"] = {**drafter, **network, **({"bigrams": bigrams} if bigrams else {})}
+            network = drafter.pop("network") or {}
+            record["drafter"] = {**drafter, **network}
         version = 3 if self.text.get("tokenizer") == PRETRAINED else 2
         version = 4 if dtype is torch.int8 else version
         return {"format": FORMAT, "version": version, **record}
@@ -171,7 +170,7 @@ def read_bundle(folder: str | Path) -> BundleSettings:
     found, drafter = record.get("drafter"), None
     if found is not None:
         network = entry(Part, "drafter") if isinstance(found, dict) and "weights" in found else None
-        drafter = entry(DraftingPart, "drafter", network=network)
+        drafter = _without_bigrams(entry(DraftingPart, "drafter", network=network), found, path)
     return _read(
         BundleSettings,
         record,
@@ -181,6 +180,15 @@ def read_bundle(folder: str | Path) -> BundleSettings:
         drafter=drafter,
         defaults=entry(Defaults, "defaults"),
     )
+
+
+def _without_bigrams(drafter: DraftingPart, record: Mapping[str, Any], path: Path) -> DraftingPart:
+    """The drafter of a bundle that may be of an earlier version, which drafted by bigrams."""
+    weight = "bigram_weight"
+    if "bigrams" in record or weight in drafter.options:
+        warn_once(f"{path}: its bigrams are not used any more, so fewer drafts are accepted.")
+    options = {name: value for name, value in drafter.options.items() if name != weight}
+    return replace(drafter, options=options)
 
 
 def _read(kind: type[_Record], record: Any, where: str, **known: Any) -> _Record:
@@ -288,7 +296,6 @@ class Contents:
     drafter_name: str | None = None  # registered name
     drafter: Model | None = None  # None = a drafter without weights of its own, or no drafter
     drafter_options: Mapping[str, Any] = field(default_factory=dict)
-    bigrams: Path | None = None  # score pairs of drafted tokens
     codes: Path | None = None  # of BPE
     text: Mapping[str, Any] = field(default_factory=dict)  # tokenizer, lowercase, ...
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -321,17 +328,13 @@ def write_bundle(
     if contents.codes is not None:
         files[CODES] = contents.codes
         text |= {"bpe": "subword_nmt", "bpe_codes": CODES}
-    if contents.bigrams is not None:
-        files[BIGRAMS] = contents.bigrams
     with new_folder(folder, SETTINGS, force) as made:
         verifier, known = _write_part(contents.verifier, made, "verifier", dtype, {})
         drafter = network = None
         if contents.drafter is not None:
             network, _ = _write_part(contents.drafter, made, "drafter", dtype, known)
         if contents.drafter_name is not None:
-            bigrams = FileName(BIGRAMS) if contents.bigrams else None
-            options = contents.drafter_options
-            drafter = DraftingPart(contents.drafter_name, options, network, bigrams)
+            drafter = DraftingPart(contents.drafter_name, contents.drafter_options, network)
         for name, path in files.items():
             shutil.copyfile(path, made / name)
         settings = BundleSettings(*languages, text, verifier, drafter, contents.defaults)

@@ -17,7 +17,7 @@ LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
 MODEL = (
     *("data", "verifier", "drafter_checkpoint", "source_lang", "target_lang"),
     *("tokenizer", "bpe_codes", "device", "dtype", "drafter_dtype", "cuda_graphs"),
-    *("drafter", "drafter_options", "bigrams", "schedule", "schedule_options", "block_size"),
+    *("drafter", "drafter_options", "schedule", "schedule_options", "block_size"),
 )
 
 _default = partial(like, Settings, group="defaults of requests")

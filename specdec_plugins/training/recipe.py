@@ -296,17 +296,15 @@ class Recipe:
 
     def _drafter(self, data: str) -> list[Command]:
         """Train a drafter by updates, on the data that the verifier learned from."""
-        p, bigrams = self.preset, self.path("bigrams.safetensors")
+        p = self.preset
         words = specdec(
             "train drafter", data=data, verifier=self.verifier, block_size=p.block_size,
             decoder_layers=p.drafter_layers, lr=p.drafter_lr, warmup=p.drafter_warmup,
             batch_tokens=p.drafter_tokens,
         )  # fmt: skip
-        bigrams_of = specdec("convert bigrams", data, output=bigrams)
-        both = self._bundle("bundle", path=self.path("drafter.pt"), bigrams=bigrams)
+        both = self._bundle("bundle", path=self.path("drafter.pt"))
         return [
             *self._trained("drafter", "train the drafter", p.drafter_updates, words),
-            Command("count what follows what in the data", bigrams_of, (bigrams,)),
             Command("bundle both models", both, (self.path("bundle"),)),
         ]
 

@@ -21,7 +21,7 @@ from specdec_plugins.corpus.resume import first_difference
 from specdec_plugins.decoding.networks import KERNELS, with_fast_products
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
-from specdec_plugins.formats.bundle import BIGRAMS, CODES
+from specdec_plugins.formats.bundle import CODES
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.model import served_settings
@@ -183,6 +183,7 @@ def test_another_model_in_the_same_place_is_another_origin(
         ({"beta": 0}, "^beta must be 1 or more, not 0"),
         ({"batch": 2.5}, "^batch must be a whole number, not 2.5"),
         ({"lowercase": 1}, "^lowercase must be true or false, not 1"),
+        ({"bigrams": "b"}, "^bigrams was removed: .* omit it"),
         ({"bech": 2}, "^There is no setting 'bech'; did you mean 'batch'?"),
         ({"drafter_options": '{"x": 1}'}, "There is no option 'x' of drafter 'block'"),
         ({"drafter_options": "[1]"}, r"^drafter_options: expected a JSON object .* '\[1\]'"),
@@ -298,7 +299,7 @@ def test_an_absent_default_is_one_sentence(
         make_settings({"verifier": "v.pt"})
 
 
-FILES = (VERIFIER, DRAFTER, BIGRAMS, CODES)
+FILES = (VERIFIER, DRAFTER, CODES)
 
 
 @pytest.fixture
@@ -311,11 +312,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("missing", "given", "expected"),
     [
-        (None, {}, {"bigrams": BIGRAMS, **RAW_TEXT, "bpe_codes": CODES}),
-        (None, {"bigrams": None, "batch": 3}, {"bigrams": None, **RAW_TEXT, "batch": 3}),
-        (None, {"drafter": "lookup"}, RAW_TEXT),
-        (CODES, {}, {"bigrams": BIGRAMS}),
-        (CODES, {"bpe_codes": "c"}, {"bigrams": BIGRAMS, **RAW_TEXT, "bpe_codes": "c"}),
+        (None, {}, RAW_TEXT),
+        (None, {"drafter_checkpoint": "d", "batch": 3}, RAW_TEXT),
+        (CODES, {}, {}),
+        (CODES, {"bpe_codes": "c"}, RAW_TEXT),
         (DRAFTER, {}, {"strategy": "AR", **RAW_TEXT}),
         (DRAFTER, {"drafter": "lookup"}, RAW_TEXT),
         (DRAFTER, {"drafter_checkpoint": "d"}, RAW_TEXT),
@@ -324,7 +324,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_without_settings_gives_its_files(
     missing: str | None, given: dict[str, Any], expected: dict[str, Any], folder: Path
 ) -> None:
-    """Those of usual names, but for what is given; bigrams are the block drafter's."""
+    """Those of usual names, but for what is given."""
     if missing:
         (folder / missing).unlink()
     found = {"verifier": VERIFIER, "drafter_checkpoint": DRAFTER, "bpe_codes": CODES}

@@ -39,13 +39,12 @@ def test_what_would_not_decode_is_no_bundle(
 
 
 def test_what_fairseq_reads_comes_back_without_more_flags(tmp_path: Path) -> None:
-    bigrams = ["--bigrams", str(PAIR / "bigrams.safetensors"), "--dtype", "float32"]
     made, fairseq, again = (tmp_path / name for name in ("made", "fairseq", "again"))
-    assert convert(made, "--path", str(PAIR / "drafter.pt"), *bigrams) == 0
+    assert convert(made, "--path", str(PAIR / "drafter.pt"), "--dtype", "float32") == 0
     assert main(["fairseq", str(made), "--output", str(fairseq)]) == 0
     languages = ["-s", "en", "-t", "de", "--dtype", "float32"]
     assert main(["bundle", str(fairseq), *languages, "--output", str(again)]) == 0
-    for name in ("verifier.safetensors", "drafter.safetensors", "bigrams.safetensors", "bpe.codes"):
+    for name in ("verifier.safetensors", "drafter.safetensors", "bpe.codes"):
         assert (again / name).read_bytes() == (made / name).read_bytes()
 
 
@@ -70,9 +69,3 @@ def test_a_model_of_ctranslate2_is_named(
     else:
         assert main([command, folder, "--output", output]) == 2
     assert f"{folder}: is a model of CTranslate2" in capsys.readouterr().err
-
-
-def test_a_pair_becomes_a_bundle(tmp_path: Path) -> None:
-    bigrams = ["--bigrams", str(PAIR / "bigrams.safetensors")]
-    assert convert(tmp_path / "bundle", "--path", str(PAIR / "drafter.pt"), *bigrams) == 0
-    assert (tmp_path / "bundle" / "bigrams.safetensors").is_file()

@@ -87,7 +87,6 @@ def test_the_command_line_knows_it(tmp_path: Path) -> None:
         ({}, "needs the drafter's checkpoint"),
         ({"drafter_checkpoint": VERIFIER}, "this is a Transformer .* a table of successors is"),
         ({"drafter_checkpoint": VERIFIER, "strategy": "drafter"}, "cannot decode alone"),
-        ({"drafter_checkpoint": VERIFIER, "bigrams": "b"}, "bigrams is for drafter block"),
         ({"drafter_checkpoint": VERIFIER, "drafter_data": "d"}, "is for drafter assistant"),
         ({"drafter_checkpoint": VERIFIER, "drafter_dtype": "int8"}, "none in use; omit the flag"),
     ],

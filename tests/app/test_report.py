@@ -79,9 +79,7 @@ def test_which_greedy_is_said() -> None:
     lines, _ = report("drafter", kernels="torch")
     assert lines[2].endswith(", blocks of 4, torch's kernels")
     assert lines[3] == "unverified; at most 200 or 3 * source tokens"
-    lines, _ = report("specdec", bigrams="b")
-    assert ", drafter block with bigrams, blocks of 4, " in lines[2]
-    lines, _ = report("specdec", bigrams="b", drafter_options={"bigram_weight": 0})
+    lines, _ = report("specdec")
     assert ", drafter block, blocks of 4, " in lines[2]
     lines, _ = report("early-exit", exit_layer=2)
     assert lines[2].startswith("strategy early-exit, batch 3, float32, decoder cut after layer 2")

@@ -11,13 +11,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.networks import BlockDrafter, MedusaConfig, MedusaHeads, Transformer
 from specdec_plugins.decoding.networks.reading import all_read
 from specdec_plugins.decoding.networks.trained import VERIFIER, Model
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats import bundle as bundle_module
-from specdec_plugins.formats.bigrams import write_bigrams
 from specdec_plugins.formats.bundle import (
     Contents,
     default_bundle,
@@ -81,13 +79,23 @@ def test_every_weight_and_switch_comes_back(shape: dict[str, Any], folder: Path)
     assert_same(Transformer, place / "verifier.safetensors", model.path)
 
 
-def test_the_drafter_comes_back_with_its_bigrams(folder: Path) -> None:
-    model, source = drafter_of(folder), folder / "counted"
-    write_bigrams(Bigrams.count([[4, 5, 2], [4, 5, 2]], 20, 2), source)
-    place = bundled(folder, drafter_name="block", drafter=model, bigrams=source)
-    assert read_bundle(place).drafter.bigrams == "bigrams.safetensors"
-    assert (place / "bigrams.safetensors").read_bytes() == source.read_bytes()
+def test_the_drafter_comes_back(folder: Path) -> None:
+    model = drafter_of(folder)
+    place = bundled(folder, drafter_name="block", drafter=model)
     assert_same(BlockDrafter, place / "drafter.safetensors", model.path)
+
+
+def test_bigrams_of_an_earlier_bundle_are_ignored_and_told_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = bundled(folder, drafter_name="block", drafter=drafter_of(folder)) / "bundle.json"
+    expected, record = read_bundle(path.parent), json.loads(path.read_text())
+    record["drafter"] |= {"bigrams": "bigrams.safetensors", "options": {"bigram_weight": 0.2}}
+    path.write_text(json.dumps(record))
+    assert [read_bundle(path.parent) for _ in range(2)] == [expected, expected]
+    assert caplog.messages == [
+        f"{path}: its bigrams are not used any more, so fewer drafts are accepted."
+    ]
 
 
 def test_heads_and_drafters_without_weights_have_a_place(folder: Path) -> None:
@@ -249,7 +257,6 @@ def test_what_cannot_be_replaced_stays(
         ({"defaults": {"k": 1}}, "defaults: there is no entry 'k'"),
         ({"text": {"tokenizer": 1}}, "text: 'tokenizer' must be a string or null, not 1"),
         ({"drafter": {"options": {}}}, "drafter: 'name' must be a string"),
-        ({"drafter": {"name": "block", "options": {}, "bigrams": "/b"}}, "'/b' must be the name"),
     ],
 )
 def test_a_faulty_entry_is_named(changes: dict[str, Any], message: str, folder: Path) -> None:

@@ -1,18 +1,12 @@
-"""Dictionaries and bigrams: what is read of their files."""
+"""Dictionaries: what is read of their files."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
-from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.contract import SpecialTokens
-from specdec_plugins.errors import UserError
-from specdec_plugins.formats.bigrams import read_bigrams, write_bigrams
 from specdec_plugins.formats.dictionaries import Dictionary, dictionary_of, order_of, ours, start_of
 from tests.refusals import refused
 
@@ -76,71 +70,6 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
 def test_symbols_count_in_their_order_and_map_to_another_dictionary() -> None:
     assert Dictionary(["a", "b"]) == Dictionary(["a", "b"]) != Dictionary(["b", "a"])
     assert Dictionary(["a", "b"]).ids_in(Dictionary(["b", "c"])) == [0, 1, 2, 3, 3, 4]
-
-
-VOCAB = 9
-TARGET = Dictionary([f"s{i}" for i in range(VOCAB - 4)])
-
-
-@pytest.fixture
-def stored(tmp_path: Path) -> Path:
-    write_bigrams(counted(), tmp_path / "bigrams.safetensors")
-    return tmp_path / "bigrams.safetensors"
-
-
-def counted() -> Bigrams:
-    return Bigrams.count([[4, 5, 2], [4, 5, 6, 2]], VOCAB, 2)
-
-
-def test_they_come_back(stored: Path) -> None:
-    found, expected = read_bigrams(stored, TARGET), counted()
-    for name in (f.name for f in fields(Bigrams)):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert one.dtype == other.dtype
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
-
-
-def test_what_is_none_is_refused(stored: Path, tmp_path: Path) -> None:
-    refused(
-        "counts 9 symbols, but the target dictionary has 5", read_bigrams, stored, Dictionary(["a"])
-    )
-    with pytest.raises(
-        UserError, match=r"nowhere: cannot be read as bigrams .*specdec convert bigrams"
-    ):
-        read_bigrams(tmp_path / "nowhere", TARGET)
-    (tmp_path / "text").write_text("w1 w2\n")
-    refused("text: cannot be read as bigrams", read_bigrams, tmp_path / "text", TARGET)
-    save_file({"weight": torch.zeros(2)}, tmp_path / "weights")
-    refused(r"weights: not bigrams \(it holds weight\)", read_bigrams, tmp_path / "weights", TARGET)
-    refused("cannot be written", write_bigrams, counted(), tmp_path / "no" / "folder")
-
-
-def test_bigrams_of_another_dictionary_are_refused(stored: Path) -> None:
-    other = Dictionary(reversed(TARGET.symbols[4:]))
-    read_bigrams(stored, other)  # written before the dictionary was recorded
-    write_bigrams(counted(), stored, TARGET)
-    read_bigrams(stored, TARGET)
-    refused("counts 9 symbols, but .* has others, or another order", read_bigrams, stored, other)
-
-
-@pytest.mark.parametrize(
-    ("name", "at", "value"),
-    [
-        ("starts", -1, 999),
-        ("starts", 3, -5),
-        ("starts", 5, 10**6),
-        ("tokens", 0, VOCAB),
-        ("tokens", 0, -1),
-        ("frequencies", 2, float("nan")),
-    ],
-)
-def test_what_points_outside_is_refused(stored: Path, name: str, at: int, value: float) -> None:
-    tensors = load_file(stored)
-    save_file({**tensors, "log_probs": tensors["log_probs"][:-1].clone()}, stored)
-    refused("damaged", read_bigrams, stored, TARGET)  # a part that is too short
-    tensors[name][at] = value
-    save_file(tensors, stored)
-    refused("damaged; count the bigrams again", read_bigrams, stored, TARGET)
 
 
 def test_a_model_that_counts_as_fairseq_does_keeps_its_ids() -> None:

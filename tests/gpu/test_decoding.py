@@ -26,11 +26,11 @@ from specdec_plugins.decoding.schedules import SCHEDULES
 from tests.bundles import BUNDLED, CAPTIONS
 from tests.gpu.conftest import DTYPES, NAME, SIMULATED, Device
 
-OTHER = {"drafter_checkpoint": None, "bigrams": None}  # than the drafter of the folder
+OTHER = {"drafter_checkpoint": None}  # than the drafter of the folder
 ASSISTANT = {**OTHER, "drafter": "assistant", "drafter_checkpoint": "assistant.pt", "block_size": 4}
 # Every drafter, with models that are in the repository.
 DRAFTERS: dict[str, tuple[Path, dict[str, Any]]] = {
-    "block": (CAPTIONS, {"drafter_checkpoint": "drafter.pt", "bigrams": "bigrams.safetensors"}),
+    "block": (CAPTIONS, {"drafter_checkpoint": "drafter.pt"}),
     "block_fast with head": (BUNDLED, {}),
     "assistant": (CAPTIONS, {**ASSISTANT, "drafter_options": {"encoder": "verifier"}}),
     "assistant, own encoder": (CAPTIONS, ASSISTANT),
@@ -65,7 +65,7 @@ def decodings() -> Iterator[tuple[str, dict[str, Any]]]:
 def settings_of(drafter: str, **given: Any) -> Settings:
     """Without the tokenisers, words are tokens."""
     folder, own = DRAFTERS[drafter]
-    paths = ("verifier", "drafter_checkpoint", "bigrams")
+    paths = ("verifier", "drafter_checkpoint")
     own = {k: str(folder / v) if k in paths and v is not None else v for k, v in own.items()}
     if not (find_spec("sacremoses") and find_spec("subword_nmt")):
         own |= {"tokenizer": None, "bpe": None, "bpe_codes": None}

@@ -14,7 +14,6 @@ from torch import nn
 
 from specdec_plugins.decoding import static
 from specdec_plugins.decoding.beam import BeamDecoder
-from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.contract import SCHEDULES
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
@@ -54,14 +53,10 @@ def heads() -> nn.Module:
     return randomise(MedusaHeads(MedusaConfig(num_heads=4, dim=16)), seed=1)
 
 
-def bigrams() -> Bigrams:
-    return Bigrams.count([[4, 5, 6, 4, 5, 2]] * 3, VOCAB, SPECIAL.start)
-
-
 # By name: the network, and what else the drafter is built from.
 BUILT: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "none": ("", None, {}),
-    "block": ("block", block_drafter, {"bigrams": bigrams}),
+    "block": ("block", block_drafter, {}),
     "block, fast": ("block", lambda: fast_drafter(transformer()), {}),
     "block, head": ("block", lambda: head_drafter(False), {"confidence": 0.3}),
     "block, shortlist": ("block", lambda: head_drafter(True), {}),
@@ -104,10 +99,7 @@ def decoder_of(name: str, rule: str, schedule: str, device: str, constraints: Co
         return BeamDecoder(verifier, own)
     rules, drafter = RULES.get(rule)(), None
     if drafts:
-        options, counts = dict(options), options.get("bigrams")
-        options.pop("bigrams", None)
-        context = DraftContext(verifier, make and make().to(device), sampling=rules.samples,
-                               bigrams=counts and counts())  # fmt: skip
+        context = DraftContext(verifier, make and make().to(device), sampling=rules.samples)
         drafter = DRAFTERS.build(drafts, context, options=options)
     schedules = SCHEDULES.build(schedule, options={"rows": 1} if schedule == "few_rows" else {})
     return SpeculativeDecoder(verifier, Method(drafter, rules, schedules), own)

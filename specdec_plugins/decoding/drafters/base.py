@@ -8,7 +8,6 @@ from typing import Any, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.contract import (
     Draft,
     Drafter,
@@ -37,7 +36,6 @@ class DraftContext:
     source_to_target: Tensor | None = None  # [V source] int64, same symbol or unk; None = same ids
     assistant: Verifier | None = None  # a smaller model with the same target vocabulary
     source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
-    bigrams: Bigrams | None = None  # bigrams of the target language
     sampling: bool = False  # the rule draws from p, so a drafter should draw from its own q too
 
     def beside(self, verifier: Target) -> DraftContext:
@@ -82,7 +80,6 @@ class Needs:
     network: type[TrainedNetwork] | None = None  # trained weights of this kind, from a checkpoint
     verifier: bool = True  # False = it can also decode alone
     own_source: bool = False  # the network may have a source dictionary of its own
-    bigrams: bool = False  # it can use bigrams
 
 
 def needs_of(name: str) -> Needs:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_plugins.decoding.bigrams import Bigrams
 from specdec_plugins.decoding.contract import (
     Draft,
     DraftRequest,
@@ -50,15 +49,14 @@ class BlockNatDrafter(ContextDrafter):
     of encoding.
     """
 
-    needs = Needs(BlockDrafter, verifier=False, bigrams=True)
+    needs = Needs(BlockDrafter, verifier=False)
 
     @dataclass(frozen=True)
     class Config:
         share_encoder: bool | None = None  # read the verifier's encoder output; None = if equal
         cache: bool = True  # keep the prefix's keys and values, if the network was trained for it
-        bigram_weight: float = 0.3  # of bigram log-probabilities, if there are bigrams; 0 = off
-        # Candidates a position: with bigrams (None = 6), or with a head (None = 64, or, if there is
-        # a shortlist and nothing is drawn, the whole of it, on a GPU the best 256).
+        # Candidates of a head for a position. None = 64, or, if there is a shortlist and nothing is
+        # drawn, the whole of it, on a GPU the best 256.
         candidates: int | None = None  # None = as above
         shortlist: bool = True  # draft only types that the source makes likely, if the network can
         confidence: float = 0.0  # stops below this probability, 0..1, of a head's best; 0 = never
@@ -70,10 +68,6 @@ class BlockNatDrafter(ContextDrafter):
             require(
                 self.candidates is None or self.candidates >= 1,
                 f"candidates must be at least 1, not {self.candidates}: drafts come from them.",
-            )
-            require(
-                0 <= self.bigram_weight < float("inf"),
-                f"bigram_weight must be 0 or more, not {self.bigram_weight}.",
             )
 
     def __init__(self, config: Config, context: DraftContext) -> None:
@@ -88,8 +82,7 @@ class BlockNatDrafter(ContextDrafter):
             "confidence applies to a drafter with a sequential head (specdec drafter); omit it.",
         )
         self._eos = context.verifier.special.eos
-        self._bigrams = _suitable_bigrams(context, self.network) if config.bigram_weight else None
-        super().__init__(config, replace(context, bigrams=self._bigrams))
+        super().__init__(config, context)
         self._memory: SourceMemory | None = None
         # True if the prefix's keys and values are kept from round to round
         self.keeps_prefix = config.cache and self.network.config.cached_prefix
@@ -164,12 +157,7 @@ class BlockNatDrafter(ContextDrafter):
         states = self._predict(prefix, num_masks, most, num_used)
         if self.network.decoder.head is not None:
             return self._cut(self._walk(states, asked))
-        if self._bigrams is not None:
-            logits = self.network.decoder.logits(states)
-            weight, candidates = self._config.bigram_weight, self._config.candidates or 6
-            drafted = self._bigrams.best_path(logits, prefix.last(), weight, candidates)
-        else:
-            drafted = ops.best(self.network.decoder.logits(states))
+        drafted = ops.best(self.network.decoder.logits(states))
         return self._cut(Draft(drafted, asked.budget))
 
     def _cut(self, draft: Draft) -> Draft:
@@ -316,20 +304,6 @@ def _checked_network(context: DraftContext) -> BlockDrafter:
         f"verifier on one of {num_verified}; use checkpoints with the same dictionaries.",
     )
     return network
-
-
-def _suitable_bigrams(context: DraftContext, network: BlockDrafter) -> Bigrams | None:
-    """The context's bigrams, if any. Raises UserError where their vocabulary is another."""
-    bigrams, device = context.bigrams, network.decoder.tokens.weight.device
-    if bigrams is None:
-        return None
-    vocab_size = network.config.decoder.vocab_size
-    require(
-        bigrams.vocab_size == vocab_size,
-        f"The bigrams were counted over {bigrams.vocab_size} symbols and the models have "
-        f"{vocab_size}; count them again with the models' dictionary.",
-    )
-    return bigrams.to(device)
 
 
 def _sharing(

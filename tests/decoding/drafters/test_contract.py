@@ -176,8 +176,6 @@ CONFIDENCE = "confidence must be within 0..1"
         ("lookup", {"min_ngram": 4}, NGRAMS),
         ("lookup", {"max_ngram": 0}, NGRAMS),
         ("block", {"candidates": 0}, "candidates must be at least 1, not 0"),
-        ("block", {"bigram_weight": -1.0}, "bigram_weight must be 0 or more, not -1"),
-        ("block", {"bigram_weight": float("nan")}, "bigram_weight must be 0 or more, not nan"),
         ("assistant", {"encoder": "mine"}, "encoder must be 'own' or 'verifier', not 'mine'"),
         ("assistant", {"confidence": 1.5}, CONFIDENCE),
         ("early_exit", {"confidence": 2}, CONFIDENCE),
