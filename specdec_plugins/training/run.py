@@ -58,6 +58,10 @@ _PRESETS = "; ".join(
     f"{name}: {p.lr:g}, {p.dropout:g}, {p.warmup}, {p.updates}, {p.batch_tokens}"
     for name, p in PUBLISHED.items()
 )
+# Sentences of a pass, which has a product for each of their heads, 16 at most in use. Past 65,535
+# batched products CUDA gave wrong ones in 16 bits (github.com/pytorch/pytorch/issues/25241), and on
+# an H200 passes of 32,768 tokens of short sentences, but no shorter ones, ended in NaN.
+_SENTENCES = 65_535 // 16
 
 
 @dataclass(kw_only=True)
@@ -277,7 +281,7 @@ def _batch(args: TrainingOptions, num_workers: int) -> list[Any]:
         args.updates, num_workers * num_passes * tokens, num_workers, num_passes, tokens,
     )  # fmt: skip
     whole = ["--max-tokens-valid", args.max_tokens]
-    return ["--max-tokens", tokens, *whole, "--update-freq", num_passes]
+    return ["--max-tokens", tokens, *whole, "--batch-size", _SENTENCES, "--update-freq", num_passes]
 
 
 def _schedule(args: TrainingOptions) -> list[Any]:

@@ -258,6 +258,7 @@ def test_an_update_has_the_tokens_that_the_recipe_says(
         given = dict(pairwise(command))
         at_once, num_passes = int(given["--max-tokens"]), int(given["--update-freq"])
         assert at_once <= int(given["--max-tokens-valid"]) == preset.max_tokens
+        assert int(given["--batch-size"]) * preset.heads < 2**16  # however short sentences are
         product = at_once * num_passes * workers
         assert tokens - num_passes * workers < product <= tokens
         assert f"updates of at most {product} tokens" in caplog.text
