@@ -13,9 +13,9 @@ from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.constraints import Constraints, constrain
 from specdec_plugins.decoding.contract import Draft
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
-from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.requests import DecodeParams, FinishReason, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
+from tests.decoding.greedy import greedy
 from tests.decoding.toys import (
     CPU,
     NO_TOKEN,

@@ -14,13 +14,13 @@ from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.contract import Drafter, Guarantee, Verifier
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.lane import TorchLane
 from specdec_plugins.decoding.native import NativeLane
 from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, network_verifier
+from tests.decoding.greedy import greedy
 from tests.decoding.toys import (
     CPU,
     SPECIAL,

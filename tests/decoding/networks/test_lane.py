@@ -20,7 +20,6 @@ from specdec_plugins.decoding.constraints import FREE
 from specdec_plugins.decoding.contract import Drafter
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Session
-from specdec_plugins.decoding.greedy import greedy
 from specdec_plugins.decoding.native import NativeLane
 from specdec_plugins.decoding.networks import (
     BlockConfig,
@@ -37,6 +36,7 @@ from specdec_plugins.decoding.requests import BeamParams, DecodeParams, Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.decoding.verifier import TransformerVerifier
+from tests.decoding.greedy import greedy
 from tests.decoding.networks.toys import UNK, VOCAB, full_logits, randomise, sentences
 from tests.decoding.toys import CPU, SPECIAL, method_of
 
