@@ -137,7 +137,7 @@ def _differing(
     for id_, request in undrafted.items():
         if found[id_] != expected[id_]:
             common = os.path.commonprefix([found[id_], expected[id_]])
-            logits = next_logits(verifier, request, common)
+            [logits] = scored(verifier, request, common, [])
             tolerance = rounding(DTYPES[translator.settings.dtype], logits)
             places[int(id_)] = (len(common), logit_gap(logits), tolerance)
     return places
@@ -155,17 +155,7 @@ def logit_gap(logits: Tensor) -> float:
     return float(best - second)
 
 
-def next_logits(verifier: Verifier, request: Request, prefix_ids: Sequence[int]) -> Tensor:
-    """The verifier's logits [V] float64 after a target prefix."""
-    return _scored(verifier, request, prefix_ids, [])[0]
-
-
-def forced_logits(verifier: Verifier, request: Request, ids: Sequence[int]) -> Tensor:
-    """The verifier's logits [T, V] float64, teacher-forced: row t follows ids[:t]."""
-    return _scored(verifier, request, [], ids[:-1])
-
-
-def _scored(
+def scored(
     verifier: Verifier, request: Request, forced_ids: Sequence[int], drafted_ids: Sequence[int]
 ) -> Tensor:
     """Logits [K+1, V] float64 after a target prefix, and after each of K ids that follow it."""

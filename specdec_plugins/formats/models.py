@@ -8,7 +8,7 @@ import os
 import re
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,10 +30,8 @@ from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
 
 _VERSION = 3.0  # from 2 on, a stack may end in a norm; from 3 on, layers have today's layout
-_CPU = torch.device("cpu")
 Languages = tuple[str | None, str | None]  # source, target
 DIGESTS = "dictionaries"  # the entry of a checkpoint's settings
-_Network = TypeVar("_Network", bound=TrainedNetwork)
 
 # Buffers that mark the format of a file, and position tables that are computed anyway.
 _IGNORED = re.compile(r"\.version$|\.embed_positions\.(_float_tensor|weights)$")
@@ -78,30 +76,6 @@ def check_direction(path: str | Path, trained: Languages, asked: Languages) -> N
         f"{path}: was trained from {source} to {target}; swap --source-lang and --target-lang, or "
         "give a checkpoint of the other direction.",
     )
-
-
-def load_network(
-    cls: type[_Network],
-    path: str | Path,
-    source: Dictionary,
-    target: Dictionary,
-    *,
-    exit_layer: int | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device = _CPU,
-) -> _Network:
-    """The network of that class in a file, in eval mode.
-
-    With `exit_layer` its decoder is cut after that many layers. Raises UserError if the file is no
-    such model, uses an option that the network does not have, was trained with other dictionaries,
-    or has no such layer.
-    """
-    model = read_model_of(cls, path, source, target)
-    if exit_layer is not None:
-        model = model.until(exit_layer)
-    network = model.network(dtype, device)
-    assert isinstance(network, cls)
-    return network
 
 
 class TrainingRecord:

@@ -68,10 +68,6 @@ class ServedModel:
     def eos(self) -> int:
         return self.decoder.verifier.special.eos
 
-    @property
-    def unk(self) -> int:
-        return self.decoder.verifier.special.unk
-
 
 def load_model(
     settings: Settings, max_rows: int = ServerSettings.max_rows, part_times: bool | None = None

@@ -115,7 +115,7 @@ class GrowingSentence:
         """
         if self._part.request is None:
             copied = self._gap + self._part.text
-            return [Token(id=self._model.unk, text=copied, special=False)]
+            return [Token(id=self._model.codec.unk, text=copied, special=False)]
         tokens = []
         for token_id, score in zip_longest(ids, scores):
             text = self._running.add(self._model.codec.tokens([token_id]))

@@ -24,9 +24,10 @@ from specdec_plugins.formats.bundle import (
     write_bundle,
 )
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.models import load_network, read_model
+from specdec_plugins.formats.models import read_model
 from specdec_plugins.formats.output import new_folder
 from tests import fairseq_checkpoints
+from tests.decoding.networks.toys import load_network
 from tests.fairseq_checkpoints import LEARNED, SHAPES
 from tests.refusals import refused
 
@@ -60,7 +61,7 @@ def symbols(folder: Path) -> tuple[Dictionary, Dictionary]:
 
 
 def loaded(kind: Any, path: Path, folder: Path) -> Any:
-    return load_network(kind, path, *symbols(folder), dtype=torch.float64)
+    return load_network(kind, path, *symbols(folder))
 
 
 def assert_same(kind: Any, path: Path, other: Path) -> None:

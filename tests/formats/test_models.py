@@ -17,9 +17,9 @@ from specdec_plugins.decoding.networks.reading import Weights
 from specdec_plugins.decoding.networks.trained import kind_of
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.models import load_network, upgrade
+from specdec_plugins.formats.models import upgrade
 from tests import fairseq_checkpoints
-from tests.decoding.networks.toys import full_logits
+from tests.decoding.networks.toys import full_logits, load_network
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -63,7 +63,7 @@ def dictionary(folder: Path) -> Dictionary:
 
 def load(path: Path, folder: Path, **options: Any) -> Transformer:
     symbols = dictionary(folder)
-    return load_network(Transformer, path, symbols, symbols, dtype=torch.float64, **options)
+    return load_network(Transformer, path, symbols, symbols, **options)
 
 
 def logits(network: Transformer) -> Tensor:
@@ -74,7 +74,7 @@ def test_networks_are_ready_for_inference(verifier: Saved, folder: Path) -> None
     network = load_network(Transformer, verifier[2], dictionary(folder), dictionary(folder))
     assert not network.training
     assert not any(parameter.requires_grad for parameter in network.parameters())
-    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float64}
     assert network.decoder.output.weight is network.encoder.embedding.tokens.weight
     names = [name for name, _ in network.named_parameters()]
     assert names.count("encoder.embedding.tokens.weight") == 1

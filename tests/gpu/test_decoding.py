@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks.pair import Pair
-from specdec_plugins.app.exactness import check_exactness, forced_logits, rounding
+from specdec_plugins.app.exactness import check_exactness, rounding, scored
 from specdec_plugins.app.settings import DTYPES as TORCH_DTYPES
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
@@ -109,7 +109,7 @@ def decoded(
 
 def check_allowed(settings: Settings, dtype: str, request: Request, ids: list[int]) -> None:
     """In float64 the rule allows every token, up to the rounding of `dtype`."""
-    logits = forced_logits(verifier_in_double(settings), request, ids)  # [T, V]
+    logits = scored(verifier_in_double(settings), request, [], ids[:-1])  # [T, V]
     samples = settings.acceptance.samples
     best = logits.topk(settings.top_k if samples else settings.beta).values
     allowed = torch.maximum(best[:, -1], best[:, 0] - (math.inf if samples else settings.tau))

@@ -12,7 +12,7 @@ from specdec_plugins.decoding.networks import MedusaHeads, Transformer
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.models import load_network
+from tests.decoding.networks.toys import load_network
 from tests.refusals import told
 from tests.training.conftest import SIZES, call_train, decoded, run_train
 
@@ -54,7 +54,7 @@ def test_heads_on_a_frozen_verifier(tmp_path: Path, data: Path, verifier: Path) 
     state = load_checkpoint(path)["model"]
     assert state.keys() == {"blocks.weight", "blocks.bias"}
     symbols = Dictionary.load(data / "dict.en.txt")
-    heads = load_network(MedusaHeads, path, symbols, symbols, dtype=torch.float64)
+    heads = load_network(MedusaHeads, path, symbols, symbols)
     assert (heads.num_heads, heads.dim, heads.blocks.weight.dtype) == (3, 16, torch.float64)
     assert heads.blocks.weight.abs().sum() > 0
     log = run_train(*command, "--max-update", "3", "--disable-validation")

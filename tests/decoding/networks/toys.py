@@ -23,9 +23,9 @@ from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.requests import Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.models import load_network
+from specdec_plugins.formats.models import read_model_of
 from tests import fairseq_checkpoints
-from tests.decoding.toys import SPECIAL, requests
+from tests.decoding.toys import CPU, SPECIAL, requests
 
 N = TypeVar("N", Transformer, BlockDrafter)
 VOCAB = 23
@@ -113,6 +113,15 @@ def fast_drafter(verifier: Transformer, seed: int = 3, num_layers: int = 2) -> B
     return network
 
 
+def load_network(
+    kind: type[Any], path: Path, *dictionaries: Dictionary, exit_layer: int | None = None
+) -> Any:
+    """The network of a file, in double precision."""
+    model = read_model_of(kind, path, *dictionaries)
+    model = model if exit_layer is None else model.until(exit_layer)
+    return model.network(torch.float64, CPU)
+
+
 def trained_pair(
     arch: str, kind: type[N], case: dict[str, Any], folder: Path
 ) -> tuple[nn.Module, N]:
@@ -123,7 +132,7 @@ def trained_pair(
     model = fairseq_checkpoints.build(args, data)
     path = fairseq_checkpoints.save(model, args, folder / "model.pt")
     source, target = (Dictionary.load(data / f"dict.{side}.txt") for side in ("en", "de"))
-    return model, load_network(kind, path, source, target, dtype=torch.float64)
+    return model, load_network(kind, path, source, target)
 
 
 def fast_pair() -> tuple[TransformerVerifier, Drafter]:
