@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_plugins.decoding.contract import Draft, Prefix, Verdict
-from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.requests import RowParams
 
 _LONGEST_PERIOD, _MOST_TIMES = 8, 5  # of tokens that repeat; once more is a loop
@@ -87,8 +86,6 @@ def extend(
 
     `prefix.width` stays as it is: the caller updates it from its one copy a round.
     """
-    if ops.compiled(prefix.tokens):
-        return _compiled(prefix, draft, verdict, params, eos)
     num_drafted = draft.tokens.shape[1]
     columns = torch.arange(num_drafted + 1, device=draft.tokens.device)  # [K+1]
     num_accepted = verdict.num_accepted[:, None]  # [B, 1]
@@ -104,26 +101,6 @@ def extend(
     append(prefix, tokens, lengths)
     prefix.active &= ~(ended | full)
     return Extension(tokens, lengths, torch.minimum(verdict.num_accepted, lengths), ended, full)
-
-
-def _compiled(
-    prefix: Prefix, draft: Draft, verdict: Verdict, params: RowParams, eos: int
-) -> Extension:
-    """`extend` in one call."""
-    num_rows, num_drafted = draft.tokens.shape
-    appended = draft.tokens.new_empty(num_rows, num_drafted + 1)
-    lengths, accepted = (torch.empty_like(prefix.lengths) for _ in range(2))
-    ended, full = (torch.empty_like(prefix.active) for _ in range(2))
-    out = (appended, lengths, accepted, ended, full)
-    ops.native.extend(
-        draft=draft.tokens,
-        verdict=(verdict.num_accepted, verdict.next_tokens),
-        max_len=params.max_len,
-        eos=eos,
-        prefix=(prefix.tokens, prefix.lengths, prefix.active),
-        out=out,
-    )
-    return Extension(*out)
 
 
 def append(prefix: Prefix, tokens: Tensor, lengths: Tensor) -> None:

@@ -51,21 +51,13 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[B, n, D] of tokens and positions, both [B, n] int64."""
-        places = self.positions
-        if places is None or self.project is not None:
-            x = self._in_parts(tokens, positions)
-        else:
-            known = (places.weight, places.offset, places.last)
-            x = ops.embed(tokens, self.tokens.weight, self.scale, positions, *known)
-        return x if self.norm is None else self.norm(x)
-
-    def _in_parts(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x: Tensor = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
         if self.project is not None:
             x = self.project(x)
-        return x if self.positions is None else x + self.positions(positions)
+        x = x if self.positions is None else x + self.positions(positions)
+        return x if self.norm is None else self.norm(x)
 
 
 class Encoder(nn.Module):

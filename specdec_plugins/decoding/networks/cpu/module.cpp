@@ -17,7 +17,7 @@ namespace specdec {
 
 // Names and types, looked up once when the module is imported, and never released.
 struct Torch {
-  PyObject *float32, *float64, *bfloat16, *int32, *int64, *boolean;
+  PyObject *float32, *bfloat16, *int32, *int64;
   PyObject *dtype, *is_cpu, *is_contiguous, *contiguous, *stride, *shape, *data_ptr;
 
   static Torch& get() {
@@ -29,11 +29,9 @@ struct Torch {
     Torch& own = get();
     const auto type = [&](const char* name) { return module.attr(name).cast<pybind11::object>(); };
     own.float32 = type("float32").release().ptr();
-    own.float64 = type("float64").release().ptr();
     own.bfloat16 = type("bfloat16").release().ptr();
     own.int32 = type("int32").release().ptr();
     own.int64 = type("int64").release().ptr();
-    own.boolean = type("bool").release().ptr();
     own.dtype = PyUnicode_InternFromString("dtype");
     own.is_cpu = PyUnicode_InternFromString("is_cpu");
     own.is_contiguous = PyUnicode_InternFromString("is_contiguous");
@@ -45,11 +43,9 @@ struct Torch {
   template <typename T>
   static PyObject* type_of() {
     if constexpr (std::is_same_v<T, float>) return get().float32;
-    if constexpr (std::is_same_v<T, double>) return get().float64;
     if constexpr (std::is_same_v<T, Bfloat16>) return get().bfloat16;
     if constexpr (std::is_same_v<T, int32_t>) return get().int32;
     if constexpr (std::is_same_v<T, int64_t>) return get().int64;
-    if constexpr (std::is_same_v<T, bool>) return get().boolean;
   }
 };
 
@@ -168,17 +164,6 @@ struct type_caster<Table> {
 template <>
 struct type_caster<Tables> : parts_caster<Tables, Table, float, Floats<2>, int64_t, int64_t> {};
 template <>
-struct type_caster<Ragged> : parts_caster<Ragged, Integers<2>, Integers<1>> {};
-template <>
-struct type_caster<Verdict> : parts_caster<Verdict, Integers<1>, Integers<1>> {};
-template <>
-struct type_caster<Prefix>
-    : parts_caster<Prefix, Tensor<int64_t, 2>, Tensor<int64_t, 1>, Tensor<bool, 1>> {};
-template <>
-struct type_caster<Extension>
-    : parts_caster<Extension, Tensor<int64_t, 2>, Tensor<int64_t, 1>, Tensor<int64_t, 1>,
-                   Tensor<bool, 1>, Tensor<bool, 1>> {};
-template <>
 struct type_caster<NormTensors>
     : parts_caster<NormTensors, Floats<1>, std::optional<Floats<1>>, float> {};
 template <>
@@ -236,22 +221,24 @@ PYBIND11_MODULE(_kernels, module) {
     return found;
   });
   Torch::load();
-  module.def("best", &best, arg("logits"), arg("out"), arg("threads"), Unlocked());
-  module.def("log_total", &log_total, arg("logits"), arg("out"), arg("threads"), Unlocked());
+  module.def("best",
+             [](const Folded<const float, 2>& logits, const Folded<int64_t, 1>& out, int threads) {
+               each_row(logits, out, threads, [of = best_isa().best_of](const float* row, int width) {
+                 return of(row, width).token;
+               });
+             },
+             arg("logits"), arg("out"), arg("threads"), Unlocked());
+  module.def("log_total",
+             [](const Folded<const float, 2>& logits, const Folded<float, 1>& out, int threads) {
+               each_row(logits, out, threads, best_isa().log_total_of);
+             },
+             arg("logits"), arg("out"), arg("threads"), Unlocked());
   module.def("largest", &largest, arg("logits"), arg("scores"), arg("tokens"), arg("threads"),
              Unlocked());
-  module.def("leading_best", &leading_best, arg("logits"), arg("draft"), arg("num_kept"),
-             arg("behind"), arg("threads"), Unlocked());
-  module.def("failed", &failed, arg("logits"), arg("columns"), arg("active"), arg("out"));
-  module.def("leading_log_probs", &leading_log_probs, arg("logits"), arg("counted"), arg("out"),
-             arg("threads"), Unlocked());
   module.def("normalise",
              [](const NormTensors& norm, const Folded<const float, 2>& x,
                 const Folded<float, 2>& out, int threads) { normalise(norm, x, out, threads); },
              arg("norm"), arg("x"), arg("out"), arg("threads"), Unlocked());
-  module.def("embed", &embed, arg("tokens"), arg("positions"), arg("tables"), arg("out"));
-  module.def("extend", &extend, arg("draft"), arg("verdict"), arg("max_len"), arg("eos"),
-             arg("prefix"), arg("out"));
   py::class_<PackedWeights, Packed>(module, "PackedWeights")
       .def(py::init<const Floats<2>&, const std::optional<Floats<1>>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))

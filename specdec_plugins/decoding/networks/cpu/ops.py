@@ -1,10 +1,8 @@
-"""The steps of a round, each by a kernel or, where `compiled` says no, by torch's operations.
+"""The kernels as a module, and steps of a round that `TorchLane` and its parts share.
 
-The kernels are this project's own, in C++ in this folder, for CPUs. A round is a few passes over
-layers and a dozen small steps around them. torch launches some twenty operations a layer and a
-dozen for each of those steps, on a few integers or on a few rows that are as wide as a vocabulary;
-here each is one call, which checks its tensors. Tests check that kernels and torch agree
-(tests/decoding/networks/test_ops.py). Kernels for whole layers: products.py.
+The kernels are this project's own, in C++ in this folder, for CPUs. Rows of a vocabulary are read
+by them where `compiled` says so: then a row's result does not depend on other rows, on threads, or
+on how many of its largest are asked for. All else is torch's. Kernels for layers: products.py.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from specdec_plugins.errors import UserError
 
@@ -127,7 +124,7 @@ def best(logits: Tensor) -> Tensor:
     if not compiled(logits):
         return logits.argmax(-1)
     out = torch.empty(logits.shape[:-1], dtype=torch.int64)
-    native.best(logits, out, torch.get_num_threads())
+    native.best(logits=logits, out=out, threads=torch.get_num_threads())
     return out
 
 
@@ -157,21 +154,10 @@ def leading_best(logits: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tens
     logits: [B, K+1, V], drafted: [B, K] int64, of which `lengths` [B] int64 count. Returns both
     [B] int64.
     """
-    if not compiled(logits):
-        own = best(logits)  # [B, K+1]
-        columns = torch.arange(drafted.shape[1], device=drafted.device)
-        kept = (drafted == own[:, :-1]) & (columns < lengths[:, None])
-        num_kept = kept.long().cumprod(1).sum(1)
-        return num_kept, own.gather(1, num_kept[:, None])[:, 0]
-    num_kept, behind = lengths.new_empty(len(lengths)), lengths.new_empty(len(lengths))
-    native.leading_best(
-        logits=logits,
-        draft=(drafted, lengths),
-        num_kept=num_kept,
-        behind=behind,
-        threads=torch.get_num_threads(),
-    )
-    return num_kept, behind
+    own = best(logits)  # [B, K+1]
+    columns = torch.arange(drafted.shape[1], device=drafted.device)
+    num_kept = leading_true((drafted == own[:, :-1]) & (columns < lengths[:, None]))
+    return num_kept, at(own, num_kept)
 
 
 def leading_log_probs(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
@@ -180,18 +166,12 @@ def leading_log_probs(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor
     logits: [B, N, V], tokens: [B, N] int64, of which `lengths` [B] int64 count. Normalised in
     float32 at least; in float64 it would cost as much as the verifier's projection.
     """
-    if not compiled(logits):
-        logits = logits.float() if logits.itemsize < 4 else logits
-        total = log_total(logits).double()  # [B, N]
-        counts = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-        known = tokens.masked_fill(~counts, 0)  # junk may not be a token id
-        log_probs = logits.gather(-1, known[..., None])[..., 0].double() - total
-        return log_probs.masked_fill(~counts, 0.0)
-    out = torch.empty(tokens.shape, dtype=torch.float64)
-    native.leading_log_probs(
-        logits=logits, counted=(tokens, lengths), out=out, threads=torch.get_num_threads()
-    )
-    return out
+    logits = logits.float() if logits.itemsize < 4 else logits
+    total = log_total(logits).double()  # [B, N]
+    counts = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+    known = tokens.masked_fill(~counts, 0)  # junk may not be a token id
+    log_probs = logits.gather(-1, known[..., None])[..., 0].double() - total
+    return log_probs.masked_fill(~counts, 0.0)
 
 
 def rank(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -212,12 +192,8 @@ def failed(logits: Tensor, columns: Tensor, active: Tensor) -> Tensor:
     logits: [B, N, V]; columns: [B] int64, clamped to 0..N-1; active: [B] bool. It is not finite if
     a logit is NaN or overflowed, or if every token is banned.
     """
-    if not compiled(logits):
-        own = at(logits, columns.clamp(0, logits.shape[1] - 1))
-        return active & ~own.amax(-1).isfinite()
-    out = torch.empty_like(active)
-    native.failed(logits=logits, columns=columns, active=active, out=out)
-    return out
+    own = at(logits, columns.clamp(0, logits.shape[1] - 1))
+    return active & ~own.amax(-1).isfinite()
 
 
 def additive(kept_mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -257,33 +233,6 @@ def count_tokens(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
     """
     padding_mask = tokens == pad
     return ((~padding_mask).cumsum(1) - 1).clamp(min=0), padding_mask
-
-
-def embed(
-    tokens: Tensor,  # [B, n] int64
-    table: Table,  # [V, D]
-    scale: float,
-    positions: Tensor,  # [B, n] int64
-    position_table: Tensor,  # [offset + last + 1, D]
-    offset: int,
-    last: int,
-) -> Tensor:  # [B, n, D]
-    """Scaled embeddings of tokens plus those of their positions.
-
-    Positions past the table get its last row: only junk may lie there, but junk must not raise.
-    """
-    if torch.is_grad_enabled() or not (compiled(table) and compiled(position_table)):
-        x = table[tokens] if isinstance(table, PackedTable) else F.embedding(tokens, table)
-        x = x if scale == 1.0 else x * scale
-        return x + F.embedding(positions.clamp(max=last) + offset, position_table)
-    out = position_table.new_empty(*tokens.shape, table.shape[1])
-    native.embed(
-        tokens=tokens,
-        positions=positions.expand(tokens.shape),
-        tables=(unwrapped(table), scale, position_table, offset, last),
-        out=out,
-    )
-    return out
 
 
 def listed(

@@ -33,10 +33,17 @@ struct Reader {
   // What the first layer reads, [M, D], of M tokens and their positions.
   void embed(const std::vector<int64_t>& tokens, const std::vector<int64_t>& positions,
              float* out) const {
-    const int64_t count = tokens.size(), dim = tables.tokens.size(1);
-    specdec::embed({tokens.data(), {1, count}, 0, {}}, {positions.data(), {1, count}, 0, {}},
-                   tables, {out, {1, count, dim}, 0, {}});
-    normalise(first_norm, out, count);
+    const int64_t dim = tables.tokens.size(1);
+    check_same("width", dim, tables.positions.size(1));
+    check(tables.offset + tables.last < tables.positions.size(0), "positions are missing");
+    float* own = out;
+    for (size_t i = 0; i < tokens.size(); ++i, own += dim) {
+      check_token(tokens[i], tables.tokens.size(0));
+      tables.tokens.copy(tokens[i], own);
+      const float* place = tables.place(positions[i]);
+      for (int64_t j = 0; j < dim; ++j) own[j] = own[j] * tables.scale + place[j];
+    }
+    normalise(first_norm, out, tokens.size());
   }
 
   // Last states [m, D] of the places that a plan asks for.
