@@ -27,7 +27,7 @@ from specdec_plugins.decoding.requests import (
 )
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
-from tests.decoding.networks.toys import random_ids, trained_pair, transformer
+from tests.decoding.networks.toys import random_ids, t5, trained_pair, transformer
 from tests.decoding.toys import SPECIAL, TableVerifier, method_of, oracle, random_table, requests
 from tests.fairseq_checkpoints import SHAPES
 from tests.refusals import refused
@@ -275,9 +275,12 @@ def test_a_sentence_is_searched_to_the_last_bit_as_if_alone(int8: bool) -> None:
 
 
 @pytest.mark.parametrize("int8", [False, True])
-def test_the_kernels_search_as_python_does(int8: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("network", [transformer, t5])
+def test_the_kernels_search_as_python_does(
+    network: Callable[[], Transformer], int8: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To the last bit, whatever is asked for; and beside searches that they do not know."""
-    verifier = TransformerVerifier(with_fast_products(transformer().float(), int8), SPECIAL)
+    verifier = TransformerVerifier(with_fast_products(network().float(), int8), SPECIAL)
     constraints, jobs = Constraints(bad_words=((Dictionary.pad,), (8,)), num_opening=2), []
     for i, job in enumerate(requests(40, lambda i: i % 4, max_len=lambda i: 4 + i)):
         beam = BeamParams(1 + i % 7, 1 + i % 7, 0.5 * (i % 4), i % 3 - 1.0, FINISHING[i % 4])

@@ -302,7 +302,7 @@ class BlockDrafter(EncoderDecoder):
         """All weights, for the kernels' lane; None where they do not do everything."""
         decoder, encoder = self.decoder, self.encoder
         drafts = decoder.cached_prefix and isinstance(decoder.head, NativeHead)
-        is_fast = isinstance(encoder.layers, NativeLayers) and encoder.embedding.adds_positions
+        is_fast = isinstance(encoder.layers, NativeLayers) and not encoder.embedding.project
         if not is_fast or not drafts or decoder.shortlist is None:
             return None
         layers, head = cast(NativeLayers, decoder.layers), cast(NativeHead, decoder.head)

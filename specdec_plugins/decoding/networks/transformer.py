@@ -39,15 +39,10 @@ class Embedding(nn.Module):
         self.positions = PositionTable(stack, config.pad) if has_table else None
         self.norm = nn.LayerNorm(stack.dim) if config.norm_embedding else None
 
-    @property
-    def adds_positions(self) -> bool:
-        """True if it only adds scaled embeddings of tokens and those of positions, and a norm."""
-        return self.positions is not None and self.project is None
-
     def reader(self, layers: nn.Module, norm: nn.Module | None) -> tuple[Any, ...]:
         """See `NativeLayers.reader`; norm: behind the layers."""
-        positions, own = cast(PositionTable, self.positions), cast(NativeLayers, layers)
-        return own.reader(self.tokens, self.scale, positions, (self.norm, norm))
+        own = cast(NativeLayers, layers)
+        return own.reader(self.tokens, self.scale, self.positions, (self.norm, norm))
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[B, n, D] of tokens and positions, both [B, n] int64."""
@@ -224,7 +219,7 @@ class Transformer(EncoderDecoder):
         parts = ((encoder.embedding, encoder), (decoder.embedding, decoder))
         if not isinstance(decoder.output, NativeLinear) or decoder.project is not None:
             return None
-        if not all(e.adds_positions and isinstance(p.layers, NativeLayers) for e, p in parts):
+        if any(e.project or not isinstance(p.layers, NativeLayers) for e, p in parts):
             return None
         return ops.native.Verifying(
             encoder=encoder.embedding.reader(encoder.layers, encoder.norm),

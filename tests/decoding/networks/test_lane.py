@@ -37,7 +37,7 @@ from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from tests.decoding.greedy import greedy
-from tests.decoding.networks.toys import UNK, VOCAB, full_logits, randomise, sentences
+from tests.decoding.networks.toys import T5, UNK, VOCAB, full_logits, randomise, sentences
 from tests.decoding.toys import CPU, SPECIAL, method_of
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -80,6 +80,13 @@ class Case:
             norm_embedding=self.flip(),
             tie_output=self.flip(),
         )
+        if seed % 5 == 3:
+            t5 = {**T5, "bias_each_layer": self.flip(), "gated": self.flip()}
+            encoder, decoder = (
+                replace(stack, **{**t5, "attention_dim": 7 * stack.num_heads})
+                for stack in (config.encoder, config.decoder)
+            )
+            config = replace(config, encoder=encoder, decoder=decoder)
         self.twin = Transformer(config)  # in float64, by torch's operations
         randomise(self.twin, seed)
         network = with_fast_products(deepcopy(self.twin).float(), self.int8)

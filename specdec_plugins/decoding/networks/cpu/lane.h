@@ -157,7 +157,7 @@ class Lane {
   void open(const std::vector<Row*>& rows) const {
     const Stack& stack = *verifier_->decoder.stack;
     const auto room_of = [](const Row* row) { return row->width() + 16; };
-    const int64_t width = 2 * stack.dim(), each = stack.size() * width;
+    const int64_t width = stack.cached(), each = stack.size() * width;
     int64_t count = 0;
     for (const Row* row : rows) count += room_of(row);
     Memory next = memory_of(count * each);
@@ -254,7 +254,7 @@ class Lane {
       const int64_t room = std::max<int64_t>(drafter_->max_positions - known, 1);
       const int64_t masks = std::min(
           std::clamp<int64_t>(row->asked.block_size, 1, drafter_->longest), room);
-      row->drafter_own.reserve(stack.size(), known + masks, 2 * stack.dim());
+      row->drafter_own.reserve(stack.size(), known + masks, stack.cached());
       const auto add = [&](int64_t token, int64_t position, int64_t width) {
         plan.places.push_back({int(before.size()), position, int(width), nullptr});
         tokens.push_back(token);
@@ -305,7 +305,7 @@ class Lane {
     for (Row& row : rows_) {
       if (!row.is_active) continue;
       const int64_t known = row.text.size(), drafted = row.drafted.size();
-      row.own.reserve(stack.size(), known + drafted, 2 * stack.dim());
+      row.own.reserve(stack.size(), known + drafted, stack.cached());
       for (int64_t at = row.cached; at < known + drafted; ++at) {
         if (at >= known - 1) plan.asked.push_back(tokens.size());
         plan.places.push_back({int(rows.size()), at, int(at) + 1, nullptr});

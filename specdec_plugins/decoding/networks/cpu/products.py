@@ -143,7 +143,7 @@ class NativeLayers(nn.Module):
         self,
         tokens: nn.Embedding | NativeTable,
         scale: float,
-        positions: PositionTable,
+        positions: PositionTable | None,
         norms: tuple[nn.Module | None, nn.Module | None],  # of embeddings; of the last states
     ) -> tuple[Any, ...]:
         """What the kernels read tokens by: `after`, with the norms before and behind the layers."""

@@ -197,7 +197,7 @@ class Searches {
     const Memory states = encode(verifier_->encoder, joining, threads);
     const auto found = remember(verifier_->keys_values, states.get(), joining, threads);
     for (size_t i = 0; i < asked.size(); ++i)
-      rows_.push_back({std::make_unique<Search>(std::move(asked[i])), found[i], {}});
+      rows_.push_back({std::make_unique<Search>(std::move(asked[i])), found[i], {}, {}});
   }
 
   // Keeps these searches, in this order.
@@ -232,6 +232,7 @@ class Searches {
     std::unique_ptr<Search> search;
     SourceMemory source;
     OwnMemory own;
+    std::vector<int64_t> held;  // the position of what each place holds
     bool is_told = false;  // that it is over
   };
   struct Reading {
@@ -279,11 +280,16 @@ class Searches {
     size_t num_seen = 0;
     for (const Row* row : rows)
       for (const Search::Open& feed : row->search->feeds) num_seen += 64 * feed.seen.size();
-    std::vector<float> masks(num_seen);  // never resized: places point into it
+    std::vector<float> masks(num_seen);  // never resized: places point into both
+    std::vector<int64_t> distances(stack.is_relative() ? num_seen : 0);
     float* mask = masks.data();
+    int64_t* distance = distances.data();
     for (size_t i = 0; i < rows.size(); ++i) {
       const Search& search = *rows[i]->search;
-      rows[i]->own.reserve(stack.size(), search.num_places(), 2 * stack.dim());
+      rows[i]->own.reserve(stack.size(), search.num_places(), stack.cached());
+      std::vector<int64_t>& held = rows[i]->held;
+      held.resize(std::max<size_t>(held.size(), search.num_places()));
+      for (const Search::Open& feed : search.feeds) held[feed.place] = feed.position;
       reading.starts.push_back(int64_t(plan.asked.size()));
       for (size_t j = 0; j < search.feeds.size(); ++j) {
         const Search::Open& feed = search.feeds[j];
@@ -298,6 +304,9 @@ class Searches {
           mask[t] = feed.seen[t / 64] >> t % 64 & 1 ? 0.0f : -INFINITY;
         plan.places.push_back({int(i), feed.place, width, mask, nullptr});
         mask += width;
+        if (!stack.is_relative()) continue;
+        plan.places.back().distances = distance;
+        for (int t = 0; t < width; ++t) *distance++ = held[t] - feed.position;
       }
     }
     for (int layer = 0; layer < stack.size(); ++layer)

@@ -176,6 +176,10 @@ class Stack {
 
   int dim() const { return dim_; }
 
+  int cached() const { return 2 * attention_; }  // numbers of a position in a cache, of a layer
+
+  bool is_relative() const { return is_relative_; }
+
   // Runs layers first .. stop - 1, to `out` [B, n or m, D].
   void run(const Inputs& inputs, const Seen& seen, const Source* source, Span span,
            const Tensor<float, 3>& out, int threads) const {
