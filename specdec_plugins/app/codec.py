@@ -203,13 +203,6 @@ class Codec:
             text = join_subwords(joined, self._remove_bpe)
         return _one_line(text)  # a dictionary may contain line ends
 
-    def settled(self, tokens: Sequence[str]) -> int:
-        """Number of leading tokens whose text no later token changes; see `RunningText`.
-
-        The whole text is their text, a space, and the text of the rest.
-        """
-        return 0 if self._text is None else self._text.settled(tokens)
-
 
 class PretrainedCodec(Codec):
     """A codec with a transformers tokenizer, between two of its languages."""
@@ -290,31 +283,9 @@ class PretrainedCodec(Codec):
     def text(self, tokens: Sequence[str]) -> str:
         return _one_line(self.tokenizer.decode([self._target.index(token) for token in tokens]))
 
-    def settled(self, tokens: Sequence[str]) -> int:
-        """Always 0, because the text of a token depends on its neighbours."""
-        return 0
-
 
 def _one_line(text: str) -> str:
     return text.replace("\n", " ").replace("\r", " ")
-
-
-class RunningText:
-    """The text of a sentence that grows token by token; settled text is not decoded again."""
-
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
-        self._settled = ""  # ends in a space unless empty
-        self._tail: list[str] = []  # tokens after the settled text
-
-    def add(self, tokens: Sequence[str]) -> str:
-        """Append tokens; returns `codec.text` of all tokens so far."""
-        self._tail += tokens
-        text = self._settled + self._codec.text(self._tail)
-        if num_settled := self._codec.settled(self._tail):
-            self._settled += self._codec.text(self._tail[:num_settled]) + " "
-            del self._tail[:num_settled]
-        return text
 
 
 def check_language(path: Path, lines: Sequence[str], codec: Codec) -> None:

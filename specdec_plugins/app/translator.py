@@ -10,7 +10,7 @@ from itertools import chain, count
 from threading import Lock
 from typing import Any, Protocol, TypeVar, cast, overload
 
-from specdec_plugins.app.codec import Codec, RunningText
+from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
 from specdec_plugins.app.loading import load_parts, make_settings
 from specdec_plugins.app.planning import How, Part, Plan, Result, Text, Translated, joined
@@ -236,10 +236,10 @@ class SpeculativeTranslator:
         """The rounds of a part, each with the text so far."""
         request = part.request
         assert request is not None
-        running = RunningText(self.codec)
-        running.add(self.codec.tokens(request.forced_ids))
+        tokens = self.codec.tokens(request.forced_ids)
         for event in decoder.events([request]):
-            yield event, part.filled(running.add(self.codec.tokens(event.emitted_ids)))
+            tokens += self.codec.tokens(event.emitted_ids)
+            yield event, part.filled(self.codec.text(tokens))
 
     def _engine(self, what: str) -> SpeculativeDecoder:
         """The decoder, if it works in rounds. Raises UserError for other strategies."""

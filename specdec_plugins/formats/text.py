@@ -40,11 +40,6 @@ _DOTS_AND_QUOTE, _RUN_OF_DOTS = r'(\.+)"(\s*[^<])', r'(\.+)(?:"(\s*[^<]))?'
 # BPE codes contain digits too, but on few lines.
 _MOSTLY = 0.9
 
-_DASH = "@-@"
-_FIRST_CJK = 0x1100
-_MARKS = set("'\"`„“”")
-_READ_WHOLE = ("cs",)  # their detokenisation depends on the last words of a sentence
-
 # Romanian is written with a comma below; much text holds the look-alike cedilla letters of older
 # character sets, which would double the vocabulary.
 _CEDILLA_TO_COMMA = str.maketrans("ŞşŢţ", "ȘșȚț")
@@ -170,16 +165,6 @@ def join_bpe(tokens: str) -> str:
     return (tokens.strip() + " ").replace(BPE_SEPARATOR + " ", "").rstrip()
 
 
-def _is_mark(word: str) -> bool:
-    """True for words that consist of quotation marks."""
-    return set(word.replace("&quot;", '"').replace("&apos;", "'")) <= _MARKS
-
-
-def _is_letter(character: str) -> bool:
-    """True for one letter of a script that is written with spaces."""
-    return character.isalpha() and ord(character) < _FIRST_CJK
-
-
 def _composed(line: str) -> str:
     """Unicode's NFC. `normalize` would sort a long run of marks in quadratic time."""
     runs = groupby(line, lambda character: unicodedata.combining(character) > 0)
@@ -249,32 +234,6 @@ class TextPipeline:
         if self._detokenizer is None:
             return words
         return str(self._detokenizer.detokenize(words.split(), return_str=True))
-
-    def settled(self, tokens: Sequence[str]) -> int:
-        """The number of leading target tokens whose text no later token changes.
-
-        Whatever follows, `decode` of all tokens is that of these, a space, and that of the rest.
-        The split is between two letters, as only punctuation attaches to its neighbours. Quotation
-        marks open and close in turns, so none may be open at the split.
-        """
-        if self._detokenizer is None or self._languages["target"] in _READ_WHOLE:
-            return 0
-        settled, previous, word, open_marks = 0, "", "", set[str]()
-        is_english = self._languages["target"] == "en"  # where that of James' opens nothing
-        for index, token in enumerate(tokens):
-            if not word and not open_marks and _is_letter(previous[-1:]) and _is_letter(token[:1]):
-                settled = index
-            goes_on = self._bpe is not None and token.endswith(BPE_SEPARATOR)
-            word += token.removesuffix(BPE_SEPARATOR) if goes_on else token
-            if not goes_on:
-                mark = word.replace("&apos;", "'")
-                is_possessive = is_english and mark == "'" and previous.endswith("s")
-                if _is_mark(word) and (mark in open_marks or not is_possessive):
-                    open_marks ^= {mark}
-                if _DASH in (previous, word) and (_is_mark(word) or _is_mark(previous)):
-                    open_marks.add(_DASH)  # joins a mark into a word: marks no longer count
-                previous, word = word, ""
-        return settled
 
     def tokenize(self, line: str, side: Literal["source", "target"]) -> str:
         """Space-separated words of one raw line, before BPE."""

@@ -11,7 +11,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from specdec_plugins.app.codec import RunningText
 from specdec_plugins.app.planning import Part, Text, Translated
 from specdec_plugins.app.translator import ranked
 from specdec_plugins.app.types import Score
@@ -98,7 +97,7 @@ class GrowingSentence:
 
     def __init__(self, model: ServedModel, part: Part[BatchRow]) -> None:
         self._model = model
-        self._running = RunningText(model.codec)
+        self._tokens: list[str] = []
         # Sent with the first token.
         self._gap = part.gap or " " * part.continues
         self._part = part
@@ -113,12 +112,14 @@ class GrowingSentence:
         A token that changes text that was already sent adds nothing: the last event's text is the
         one to keep.
         """
+        codec = self._model.codec
         if self._part.request is None:
             copied = self._gap + self._part.text
-            return [Token(id=self._model.codec.unk, text=copied, special=False)]
+            return [Token(id=codec.unk, text=copied, special=False)]
         tokens = []
         for token_id, score in zip_longest(ids, scores):
-            text = self._running.add(self._model.codec.tokens([token_id]))
+            self._tokens += codec.tokens([token_id])
+            text = codec.text(self._tokens)
             shown = text.rstrip(_INCOMPLETE)
             added = shown[len(self._shown) :] if shown.startswith(self._shown) else ""
             told = "" if self._part.read.mask else self._gap + added

@@ -94,9 +94,6 @@ class ToyCodec:
     def text(self, tokens: Sequence[str]) -> str:
         return " ".join(tokens)
 
-    def settled(self, tokens: Sequence[str]) -> int:
-        return max(0, len(tokens) - 1)
-
 
 class GatedVerifier(TableVerifier):
     """Decodes while the gate is open; breaks on rows of one distribution, or overflows on them."""
