@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.app import convert, loading, main
+from specdec_plugins.app import convert, main
 from specdec_plugins.app.loading import make_settings, origin
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import first_difference
+from specdec_plugins.errors import warn_once
 from specdec_plugins.formats.exports import import_transformers
 from specdec_plugins.serving import cli, translate
 from tests.formats.pretrained.toys import SMALL, lines_of
@@ -159,7 +160,7 @@ def test_every_command_takes_a_folder_and_the_bundle_made_of_it(
 
 
 def test_what_generation_asks_for_is_the_default(small: Small, caplog: Any) -> None:
-    loading._tell.cache_clear()  # it is told once
+    warn_once.cache_clear()  # it is told once
     made = translator(small("bart"))
     assert (made.settings.max_len_b, made.settings.min_len) == (23, 7)
     assert "asks for a beam search (num_beams 4)" in caplog.text
