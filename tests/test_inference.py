@@ -87,16 +87,6 @@ def cli(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli
     return Cli(folder, tmp_path, capsys)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_thousand_and_three_lines(strategy: str, cli: Cli) -> None:
-    """Whatever decodes together, and empty lines in their places."""
-    flags = ["--strategy", strategy, "--beam", "2", "--max-len-b", "3"]
-    alone = cli.infer(*flags, "--batch", "4", "--buffer-size", "7")
-    lines = ["" if i % 5 == 3 else LINES[i % 20] for i in range(1003)]
-    done = cli.infer(*flags, "--batch", "64", "--buffer-size", "300", lines=lines)
-    assert done == [alone[i % 20] if line else "" for i, line in enumerate(lines)]
-
-
 def test_exact_is_greedy_at_any_batch(cli: Cli) -> None:
     expected = cli.infer("--strategy", "AR")
     assert len(set(expected)) > 5

@@ -20,14 +20,13 @@ from specdec_plugins.app.translator import SpeculativeTranslator, number_sentenc
 from specdec_plugins.corpus.resume import first_difference
 from specdec_plugins.decoding.networks import KERNELS, with_fast_products
 from specdec_plugins.errors import UserError
-from specdec_plugins.formats import bundle as bundle_module
 from specdec_plugins.formats.bundle import CODES
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.model import served_settings
 from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
 from tests.programs import python
-from tests.refusals import refused, told
+from tests.refusals import refused
 
 RAW_TEXT = {"tokenizer": "moses", "bpe": "subword_nmt"}
 SAMPLES = (ROOT / "data" / "samples" / "en-de.tsv").read_text().splitlines()
@@ -188,6 +187,7 @@ def test_another_model_in_the_same_place_is_another_origin(
         ({"drafter_options": '{"x": 1}'}, "There is no option 'x' of drafter 'block'"),
         ({"drafter_options": "[1]"}, r"^drafter_options: expected a JSON object .* '\[1\]'"),
         ({"beta": 3, "rule": "exact"}, "^rule exact takes no tolerance; omit beta 3, or"),
+        ({"verifier": "v.pt"}, "a checkpoint was given without its dictionaries"),
         ({"data": "/nowhere"}, "the verifier's checkpoint; give it with verifier|not a folder"),
         ({"device": "cuda:99"}, "^device cuda:99 cannot be used"),
     ],
@@ -288,15 +288,6 @@ def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:
         f"print(*translator.translate({LINES!r}), sep='\\n')"
     )
     assert python("-c", program).stdout.split("\n") == [*expected, ""]
-
-
-def test_an_absent_default_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bundle_module, "__file__", str(tmp_path / "a" / "b" / "bundle.py"))
-    assert "no pair of models is bundled" in told(capsys, main, [])
-    with pytest.raises(UserError, match="given without its dictionaries"):
-        make_settings({"verifier": "v.pt"})
 
 
 FILES = (VERIFIER, DRAFTER, CODES)

@@ -8,7 +8,6 @@ import gzip
 import io
 import lzma
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import pytest
 from specdec_plugins.app.files import (
     Arriving,
     Journal,
-    check_places,
     count_lines,
     in_buffers,
     is_same_place,
@@ -202,15 +200,6 @@ def test_an_output_without_locks_is_written(
     with LineWriter(str(tmp_path / "out")) as writer:
         writer.write(["a"])
     assert count_lines(str(tmp_path / "out")) == 1
-
-
-def test_closed_standard_streams_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stdin", "stdout"):
-        monkeypatch.setattr(sys, name, None)
-    with pytest.raises(UserError, match="standard input is closed; name a file"):
-        open_input("-").__enter__()
-    with pytest.raises(UserError, match="standard output is closed; name a file"):
-        check_places([], ["-"])
 
 
 def test_only_what_can_be_read_twice_is_counted(tmp_path: Path) -> None:

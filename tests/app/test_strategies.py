@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import count
 
@@ -17,7 +16,6 @@ from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import UserError
 from tests.app.toys import DICTIONARY, EOS, ScriptedDrafter, ScriptedVerifier, reverse_twice
-from tests.programs import talking_to
 
 
 def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Request:
@@ -89,15 +87,3 @@ def test_counts_survive_an_interruption() -> None:
     next(running)
     running.close()
     assert strategy.stats.rows == 1
-
-
-@pytest.mark.integration
-def test_a_pipe_gets_a_line_for_each_line_at_once() -> None:
-    command = (sys.executable, "-m", "specdec_plugins.cli", "translate", "--cpu", "--quiet")
-    with talking_to(*command) as (process, into, out):
-        for line in (b"Good morning.\n", b"\n"):
-            into.write(line)
-            into.flush()
-            assert (out.readline() == b"\n") == (line == b"\n")
-        assert process.communicate(b"") == (b"", b"")
-    assert process.returncode == 0

@@ -186,17 +186,22 @@ def test_hours_that_are_over_end_it_with_what_is_there(
     assert len(sentences(tmp_path / "kd", "en")) == len(found) == 5
 
 
-def test_what_is_translated_first_is_from_everywhere(
-    verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A training set has one corpus behind the other; hours may end anywhere."""
-    translate = Teacher.translate
-    asked: list[int] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What a teacher is asked to translate, in order."""
+    translate, found = Teacher.translate, list[int]()
     monkeypatch.setattr(
         Teacher,
         "translate",
-        lambda self, indices, limit: asked.extend(indices) or translate(self, indices, limit),
+        lambda self, indices, limit: found.extend(indices) or translate(self, indices, limit),
     )
+    return found
+
+
+def test_what_is_translated_first_is_from_everywhere(
+    verifier: Verifier, tmp_path: Path, asked: list[int]
+) -> None:
+    """A training set has one corpus behind the other; hours may end anywhere."""
     distil(verifier, tmp_path / "kd", "--chunk-size", 1)
     third = verifier.num_sentences // 3
     for number in range(3):
@@ -206,15 +211,9 @@ def test_what_is_translated_first_is_from_everywhere(
 
 
 def test_a_sentence_that_comes_again_is_translated_once(
-    verifier: Verifier, distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verifier: Verifier, distilled: Path, tmp_path: Path, asked: list[int]
 ) -> None:
     """A mix of corpora holds some sentences several times."""
-    translate, asked = Teacher.translate, list[int]()
-    monkeypatch.setattr(
-        Teacher,
-        "translate",
-        lambda self, indices, limit: asked.extend(indices) or translate(self, indices, limit),
-    )
     once, folder = DataBin.find(verifier.data, "train"), tmp_path / "data"
     shutil.copytree(verifier.data, folder)
     with once.writing(folder) as write:
@@ -233,35 +232,30 @@ class Stopped(Exception):
 
 
 def test_a_stop_loses_one_chunk_and_repeats_none(
-    verifier: Verifier, distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verifier: Verifier, distilled: Path, tmp_path: Path, asked: list[int]
 ) -> None:
-    translate = Teacher.translate
-    asked: list[int] = []
+    translate, done = Teacher.translate, set[int]()
 
     def stop_in_the_third(
         self: Teacher, indices: Sequence[int], max_tokens: int
     ) -> Iterator[list[tuple[int, str]]]:
-        if len(asked) > 8:
-            yield next(translate(self, indices, max_tokens))
-            raise Stopped
-        asked.extend(indices)
-        yield from translate(self, indices, max_tokens)
+        if len(asked) <= 8:
+            yield from translate(self, indices, max_tokens)
+            return
+        done.update(asked)
+        yield next(translate(self, indices, max_tokens))
+        raise Stopped
 
-    monkeypatch.setattr(Teacher, "translate", stop_in_the_third)
     output = tmp_path / "kd"
-    with pytest.raises(Stopped):
-        distil(verifier, output)
-    assert len(list((tmp_path / "kd.parts").glob("chunk-*.json"))) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Teacher, "translate", stop_in_the_third)
+        with pytest.raises(Stopped):
+            distil(verifier, output)
+    assert len(chunks(output)) == 2
     assert not output.exists()
-
-    done = set(asked)
     asked.clear()
-    monkeypatch.setattr(
-        Teacher,
-        "translate",
-        lambda self, indices, limit: asked.extend(indices) or translate(self, indices, limit),
-    )
     distil(verifier, output)
+    assert len(done) > 8
     assert not done & set(asked)
     assert sentences(output, "de") == sentences(distilled, "de")
 
