@@ -34,7 +34,7 @@ from specdec_plugins.corpus import cli, scoring
 from specdec_plugins.corpus.cleaning import num_seen
 from specdec_plugins.corpus.cli import option
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
-from specdec_plugins.corpus.resume import Log, fingerprint
+from specdec_plugins.corpus.resume import Log, content
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import read_bundle
 
@@ -113,7 +113,7 @@ def seen_in_training(file: Path, sources: Sequence[str], references: Sequence[st
 def open_log(args: ReproduceOptions, systems: Sequence[str], texts: Sequence[str]) -> Log:
     """The log of what this run has already decoded. Raises UserError if it is of another run."""
     about = {
-        "bundle": fingerprint(Path(args.data)),
+        "bundle": content(Path(args.data)),
         "input": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
         "grid": systems,
         "batch": args.batch,

@@ -141,18 +141,14 @@ def run_command(prog: str, work: Callable[[], int | None], debug: bool, interrup
         return refuse(prog, message)
 
 
-def renamed(message: str, flags: Mapping[str, str]) -> str:
-    """A message with other names for these flags."""
-    return re.sub(r"(?<![\w-])--[\w-]+", lambda flag: flags.get(flag[0], flag[0]), message)
-
-
 @contextmanager
 def renaming(flags: Mapping[str, str]) -> Iterator[None]:
     """Messages of UserErrors from inside the block call these flags by other names."""
     try:
         yield
     except UserError as error:
-        error.args = (renamed(str(error), flags),)
+        named = lambda flag: flags.get(flag[0], flag[0])  # noqa: E731
+        error.args = (re.sub(r"(?<![\w-])--[\w-]+", named, str(error)),)
         raise
 
 

@@ -86,15 +86,6 @@ def content(path: Path) -> str:
     return hashlib.sha256("".join(told).encode()).hexdigest()
 
 
-def fingerprint(path: Path) -> str:
-    """Size and modification time of a file, or of all files of a folder."""
-    if path.is_dir():
-        inner = [f"{p.relative_to(path)}:{fingerprint(p)}" for p in sorted(path.iterdir())]
-        return ";".join(inner)
-    state = path.stat()
-    return f"{state.st_size}@{state.st_mtime_ns}"
-
-
 @contextmanager
 def written_together(paths: Sequence[Path]) -> Iterator[list[Path]]:
     """Yields temporary names, all of which are renamed when the block ends without an error."""

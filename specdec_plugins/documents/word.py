@@ -17,7 +17,6 @@ from specdec_plugins.errors import UserError
 _TEXTS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xml")
 _AROUND = {"hyperlink", "ins", "smartTag", "sdt", "fldSimple", "customXml"}
 _NOISE = {"proofErr", "lastRenderedPageBreak"}  # Word's own remarks, which it makes again
-_PAIR = (Kind.OPEN, Kind.CLOSE)
 _MOST_BYTES = 50_000_000  # of all texts in a file, which is compressed
 
 

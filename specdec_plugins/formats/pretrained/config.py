@@ -74,10 +74,6 @@ class PretrainedConfig:
         return self._token("eos_token_id")
 
     @property
-    def bos_token_id(self) -> int | None:
-        return self.generate.get("bos_token_id")
-
-    @property
     def decoder_start_token_id(self) -> int:
         name = "decoder_start_token_id"
         return self._token(name if self.generate.get(name) is not None else "bos_token_id")
