@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,35 +53,42 @@ def test_ctrl_c_during_a_slow_import_ends_without_a_word(command: str, tmp_path:
     assert (process.returncode, said) == (INTERRUPTED, b"")
 
 
-def test_ctrl_c_stays_ignored_in_a_background_job(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    (tmp_path / "work.py").write_text("import torch\ndef main(): return 7\n")
+def work(
+    folder: Path, program: str, prepare: Callable[[], object] = lambda: None
+) -> tuple[int, bytes, bytes]:
+    """Status, output and messages of a program `work`. prepare: is called in its process."""
+    (folder / "work.py").write_text(program)
     done = subprocess.run(
         [sys.executable, "-c", WORK],
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        env={"PYTHONPATH": f"{folder}:{ROOT}"},
+        preexec_fn=prepare,
+        capture_output=True,
         check=False,
     )
-    assert done.returncode == 7
+    return done.returncode, done.stdout, done.stderr
+
+
+def heed() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_ctrl_c_stays_ignored_in_a_background_job(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    program = "import torch\ndef main(): return 7\n"
+    ignore = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
+    assert work(tmp_path, program, ignore)[0] == 7
 
 
 @pytest.mark.parametrize("when", ["before", "behind"])
 def test_ctrl_c_outside_of_a_commands_own_guard(when: str, tmp_path: Path) -> None:
     """At the end of the interpreter a Python handler would print a traceback."""
-    work = {"before": "ctrl_c()", "behind": "atexit.register(ctrl_c) and 3"}[when]
-    (tmp_path / "work.py").write_text(
+    ended = {"before": "ctrl_c()", "behind": "atexit.register(ctrl_c) and 3"}[when]
+    program = (
         "import atexit, os, signal\n"
         "def ctrl_c(): os.kill(os.getpid(), signal.SIGINT)\n"
-        f"def main(): return {work}\n"
+        f"def main(): return {ended}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", WORK],
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (INTERRUPTED if when == "before" else 3, b"")
+    assert work(tmp_path, program, heed) == (INTERRUPTED if when == "before" else 3, b"", b"")
 
 
 @pytest.mark.parametrize("turned", ["", "    except BaseException: raise ValueError from None\n"])
@@ -89,7 +97,7 @@ def test_a_second_ctrl_c_does_not_cut_off_what_the_first_ends(
     first: str, status: int, turned: str, tmp_path: Path
 ) -> None:
     """Nor does code in C that turns the first into an error of its own hide it."""
-    (tmp_path / "work.py").write_text(
+    program = (
         "import atexit, os, signal\n"
         "from specdec_plugins.errors import run_command\n"
         "def stop(name): os.kill(os.getpid(), getattr(signal, name))\n"
@@ -100,28 +108,13 @@ def test_a_second_ctrl_c_does_not_cut_off_what_the_first_ends(
         "    atexit.register(stop, 'SIGINT')\n"
         "    return run_command('work', work, False, 'interrupted.')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", WORK],
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (status, b"closed\n")
-    assert done.stderr == b"work: interrupted.\n"
+    assert work(tmp_path, program, heed) == (status, b"closed\n", b"work: interrupted.\n")
 
 
 def test_a_closed_standard_error_costs_the_messages_alone(tmp_path: Path) -> None:
-    (tmp_path / "work.py").write_text(
-        "from specdec_plugins.errors import refuse\ndef main(): return refuse('work', 'bad')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", WORK],
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        preexec_fn=lambda: os.close(2),
-        check=False,
-    )
-    assert done.returncode == BAD_INPUT
+    program = "from specdec_plugins.errors import refuse\n"
+    program += "def main(): return refuse('work', 'bad')\n"
+    assert work(tmp_path, program, lambda: os.close(2))[0] == BAD_INPUT
 
 
 # The packages of the extra `serve` but for one, by which lines are split into sentences.
