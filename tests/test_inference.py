@@ -302,13 +302,6 @@ def test_the_drafter_alone_needs_no_verifier(cli: Cli) -> None:
     assert cli.out.read_text().split("\n")[:-1] == expected
 
 
-def test_a_diagnosis(cli: Cli) -> None:
-    cli.infer("--diagnose", "--batch", "4")
-    report = cli.capsys.readouterr().err
-    assert "times as fast" in report
-    assert "\n- " in report
-
-
 def broken_after(monkeypatch: pytest.MonkeyPatch, buffers: int, error: BaseException) -> None:
     """Let decoding fail after some buffers."""
     real = SpeculativeTranslator.translate_sentences
@@ -394,9 +387,7 @@ def test_bad_input_is_said_in_a_line(content: bytes, flags: str, message: str, c
     assert not (cli.tmp / "out.resume").exists()
 
 
-@pytest.mark.parametrize(
-    "more", [[], ["--strategy", "AR", "--beam", "5"], ["--diagnose", "--resume"]]
-)
+@pytest.mark.parametrize("more", [[], ["--strategy", "AR", "--beam", "5"], ["--resume"]])
 def test_an_empty_input_gives_an_empty_output(more: list[str], cli: Cli) -> None:
     cli.source = cli.tmp / "in"
     cli.source.touch()

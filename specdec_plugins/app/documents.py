@@ -90,10 +90,10 @@ class _Document:
     def run(self) -> int:
         files, self.path = self.files, self.how.file or ""
         output = files.output_path
-        asked = ("prefix_file", "json_path", "diagnose", "n_best")
+        asked = ("prefix_file", "json_path", "n_best")
         beside = [name for name in asked if name in self.given]
         told = "a document takes no prefixes and gives no lists and no reports on lines; omit "
-        told += "--prefix-file, --json-path, --diagnose and --n-best."
+        told += "--prefix-file, --json-path and --n-best."
         require(not beside, f"{self.path}: {told}")
         require("input_path" not in self.given, "--input-path and FILE exclude each other.")
         require(is_file(output), "a document is written whole; name the file to write with -o.")

@@ -163,6 +163,7 @@ class FileOptions:
     REMOVED: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("--hint-file", "--hint-column"),
             "--drafter block drafts faster than hints did; omit it"),
+        "--diagnose": "the summary has acceptance by position and time by part; omit it",
         "--diagnose-targets": "targets of specdec distill and specdec drafter are the verifier's",
         "--prefix-column": "give the prefixes in a file of their own, with --prefix-file",
     }
@@ -185,8 +186,6 @@ class FileOptions:
         "and settings and is checked; without it only the lines are counted")
     progress: bool | None = _report(None, "show a progress bar (default: at a terminal)")
     quiet: bool = _report(False, "print no summary")
-    diagnose: bool = _report(False, "explain the speed: acceptance by position, time by part, and "
-        "a comparison with plain decoding on a sample (--strategy specdec only)")
     debug: bool = _report(False, "show where an error was raised")
     # fmt: on
 

@@ -22,7 +22,7 @@ from specdec_plugins.app.files import (
     progress_bar,
 )
 from specdec_plugins.app.loading import make_settings, origin
-from specdec_plugins.app.report import Diagnosis, Flaws, Tally, peak_memory, summary
+from specdec_plugins.app.report import Flaws, Tally, peak_memory, summary
 from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import Sentence, Translation
@@ -95,10 +95,6 @@ def read_options(given: Mapping[str, Any]) -> tuple[Settings, FileOptions]:
         not settings.prefix_size or files.prefix_file is not None,
         "--prefix-size counts tokens of a reference; give one with --prefix-file.",
     )
-    require(
-        not files.diagnose or settings.strategy == "specdec",
-        "--diagnose explains speculative decoding; use it with --strategy specdec.",
-    )
     return settings, files
 
 
@@ -152,16 +148,12 @@ class Worker(Protocol):
     def report(self, tally: Tally, seconds: float) -> str:
         """The summary of a run."""
 
-    def diagnosis(self) -> str:
-        """What `--diagnose` asks for."""
-
 
 class Here:
     """This process, with the models that the settings name."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._diagnosis: Diagnosis | None = None
         self._loaded: SpeculativeTranslator | None = None
 
     @property
@@ -186,23 +178,16 @@ class Here:
             say(f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint.")
         self._size = files.buffer_size
         self._loaded = load_translator(settings, with_scores=bool(files.json_path))
-        self._diagnosis = Diagnosis(self._translator) if files.diagnose else None
 
     def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:
         for buffer in in_buffers(sentences, self._size, sentences.is_awaited):
             yield buffer, self._translator.translate_sentences(buffer, on_done)
-            if self._diagnosis is not None:
-                self._diagnosis.observe(buffer)
 
     def report(self, tally: Tally, seconds: float) -> str:
         stats, limits = self._translator.stats, self._translator.limits
         peak = peak_memory(choose_device(self.settings.device)) / MIB
         text = summary(tally, stats, self.settings, limits, seconds)
         return f"{text}\npeak memory {peak:.0f} MiB"
-
-    def diagnosis(self) -> str:
-        assert self._diagnosis is not None
-        return self._diagnosis.report()
 
 
 class Run:
@@ -263,10 +248,8 @@ class Run:
             self._write(writers, [], [])  # an empty input makes an empty output
             seconds = time.perf_counter() - start
             self.journal.remove()
-        told = [] if self.files.quiet else [self.worker.report(self.tally, seconds)]
-        if self.files.diagnose:
-            told.append(self.worker.diagnosis())
-        sys.stderr.writelines(f"{text}\n" for text in told)
+        if not self.files.quiet:
+            sys.stderr.write(f"{self.worker.report(self.tally, seconds)}\n")
         return INCOMPLETE if self.flaws.lines else 0
 
     def _check_outputs(self) -> int:

@@ -1,4 +1,4 @@
-"""Reports about a run: its summary, and a diagnosis of a poor speed-up."""
+"""Reports about a run: its summary, and lines that are not translated whole."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy
 import torch
 
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.settings import Settings, choose_device
-from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.app.types import EMPTY, UNREADABLE, Limits, Sentence, Translation
-from specdec_plugins.decoding.alone import DrafterDecoder
+from specdec_plugins.app.types import EMPTY, UNREADABLE, Limits, Translation
 from specdec_plugins.decoding.contract import Guarantee
-from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import best_set
-from specdec_plugins.decoding.requests import Request
-from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import PRETRAINED
 
 
@@ -220,131 +212,3 @@ def _rounds(stats: DecodeStats) -> str:
         "each round counted and the end of sentence not; "
         f"{stats.mean_emitted_tokens:.4f} with it); {stats.rounds} rounds, {per_row:.2f} a sentence"
     )
-
-
-# Thresholds for advice.
-POOR_FIRST = 0.7  # share of rounds that keep the first drafted token
-LONG_ENCODING = 0.3  # share of time
-WORTH_DRAFTING = 0.95  # share of accepted tokens that a shorter block should still give
-
-
-class Timing(NamedTuple):
-    """Cost of one way to decode the sample."""
-
-    seconds: float
-    rounds: int
-
-    @property
-    def per_round(self) -> float:
-        return self.seconds / self.rounds if self.rounds else 0.0
-
-
-class Diagnosis:
-    """Watches a run, and times a sample of it with and without the drafter."""
-
-    def __init__(self, translator: SpeculativeTranslator, sample_size: int = 50) -> None:
-        decoder = translator.decoder
-        if not isinstance(decoder, SpeculativeDecoder) or isinstance(decoder, DrafterDecoder):
-            raise UserError("--diagnose needs --strategy specdec.")
-        self._translator, self._decoder = translator, decoder
-        self._sample_size = sample_size
-        self._sample: list[Request] = []
-
-    def observe(self, sentences: Sequence[Sentence]) -> None:
-        """Take the first sentences of the run into the sample."""
-        for sentence in sentences[: self._sample_size - len(self._sample)]:
-            request = self._translator.prepare(sentence)
-            self._sample += [request] if request else []
-
-    def report(self) -> str:
-        """Figures first, then advice, one sentence per line."""
-        stats = self._decoder.stats
-        if not self._sample or not stats.drafted:
-            return "diagnosis: nothing was drafted, so there is nothing to explain."
-        with_drafter = self._time(self._decoder.method)
-        plain = self._time(Method(None, Exact(), Constant(Constant.Config())))
-        lines = ["diagnosis:", *_figures(stats, with_drafter, plain, len(self._sample))]
-        is_trained = self._translator.settings.needs.network is not None
-        advice = give_advice(stats, with_drafter, plain, is_trained)
-        return "\n".join([*lines, *(f"- {sentence}" for sentence in advice)])
-
-    def _time(self, method: Method) -> Timing:
-        config = replace(self._decoder.config, measure_time=False)
-        decoder = SpeculativeDecoder(self._decoder.verifier, method, config)
-        before = config.clock()
-        decoder.decode(self._sample)
-        return Timing(config.clock() - before, decoder.stats.rounds)
-
-
-def _figures(
-    stats: DecodeStats, with_drafter: Timing, plain: Timing, sample_size: int
-) -> list[str]:
-    speed_up = plain.seconds / with_drafter.seconds if with_drafter.seconds else 0.0
-    parts = ", ".join(
-        f"{name} {share:.0%} ({1000 * stats.seconds[name] / stats.rounds:.2f} ms a round)"
-        for name, share in _time_shares(stats).items()
-    )
-    return [
-        f"on the first {sample_size} sentences: {with_drafter.seconds:.2f} s with the drafter, "
-        f"{plain.seconds:.2f} s without: {speed_up:.2f} times as fast",
-        f"a round gives {stats.mean_emitted_tokens:.2f} tokens (end of sentence counted) and "
-        f"costs {relative_cost(with_drafter, plain):.2f} plain steps",
-        f"acceptance by position, of the rounds that drafted it: {_by_position(stats)}",
-        f"time by part: {parts}",
-    ]
-
-
-def relative_cost(with_drafter: Timing, plain: Timing) -> float:
-    """Cost of a round with the drafter, in plain steps: speed-up is tokens a round over this."""
-    return with_drafter.per_round / plain.per_round if plain.per_round else 0.0
-
-
-def useful_block_size(stats: DecodeStats) -> int:
-    """The shortest block that would have given nearly all tokens that were accepted."""
-    total = 0
-    for size, accepted in enumerate(stats.accepted_at, 1):
-        total += accepted
-        if total >= WORTH_DRAFTING * stats.accepted:
-            return size
-    return len(stats.drafted_at)
-
-
-def give_advice(
-    stats: DecodeStats, with_drafter: Timing, plain: Timing, is_trained: bool = True
-) -> list[str]:
-    """Advice, at least one sentence. is_trained: the drafter learnt from targets."""
-    shares, first = _time_shares(stats), stats.acceptance_by_position[0]
-    draft, verify, encode = (shares.get(part, 0.0) for part in ("draft", "verify", "encode"))
-    cost, gain = relative_cost(with_drafter, plain), stats.mean_emitted_tokens
-    size, longest = useful_block_size(stats), len(stats.drafted_at)
-    found = [
-        (
-            is_trained and first < POOR_FIRST,
-            f"Only {first:.0%} of first drafted tokens are kept ({POOR_FIRST:.0%} is common for a "
-            "drafter trained on its verifier's output); the most common cause is training on "
-            "targets that this verifier did not write: distil with specdec distill.",
-        ),
-        (
-            size < 0.7 * longest,
-            f"The first {size} positions give {WORTH_DRAFTING:.0%} of all accepted tokens: "
-            f"--block-size {size} would spend less on drafts of {longest}.",
-        ),
-        (
-            cost >= gain,
-            f"A round costs {cost:.2f} plain steps and gives {gain:.2f} tokens, so speculation "
-            "loses time here: it needs more accepted tokens or a cheaper drafter.",
-        ),
-        (
-            draft > verify,
-            f"Drafting takes {draft:.0%} of the time and verifying {verify:.0%}: a drafter with "
-            "fewer decoder layers, or a shorter block, would help.",
-        ),
-        (
-            encode > LONG_ENCODING,
-            f"Encoding takes {encode:.0%} of the time, which no drafter can save: the drafter "
-            "could read the verifier's encoder output (specdec drafter), and a larger --batch "
-            "would help.",
-        ),
-    ]
-    advice = [sentence for applies, sentence in found if applies]
-    return advice or ["Nothing stands out: acceptance is good and time goes into verification."]

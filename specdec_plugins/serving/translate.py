@@ -115,7 +115,6 @@ class Processes(Here):
         self._said: dict[int, tuple[DecodeStats, Limits]] = {}  # last words of each process
 
     def start(self, files: FileOptions, say: Callable[[str], object]) -> None:
-        require(not files.diagnose, "--diagnose watches one process; omit --processes.")
         self._files = files
 
     def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:
@@ -241,9 +240,8 @@ class Server:
                 "--server uses the server's own model and settings; omit "
                 f"{'the folder' if name == 'data' else flag_of(Settings, name)}.",
             )
-        alone = [name for name in ("prefix_file", "diagnose") if name in given]
-        for name in alone:
-            raise UserError(f"{flag_of(FileOptions, name)} cannot be sent to a server; omit it.")
+        told = "--prefix-file cannot be sent to a server; omit it."
+        require("prefix_file" not in given, told)
         self._url, self._num_requests = url, num_requests
         self._copies = given.get("on_unreadable", "copy") == "copy"
         self._asked = {_ASKED[name]: given[name] for name in given if name in _ASKED}
@@ -310,9 +308,6 @@ class Server:
             **counts,
         )
         return [done]
-
-    def diagnosis(self) -> str:
-        raise AssertionError("refused")
 
     def report(self, tally: Tally, seconds: float) -> str:
         return f"{tally.sentences} lines in {seconds:.2f} s through {self._url}"

@@ -165,7 +165,6 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--output-path o --json-path o", "name the same place"),
         ("--output-path o --json-path ./o", "name the same place"),
         ("--json-path -", "name the same place"),
-        ("--diagnose --strategy AR", "use it with --strategy specdec"),
         ("--drafter nobody", "There is no drafter named 'nobody'; choose one of: assistant"),
         ("--rule none", "There is no acceptance rule named 'none'; choose one of: exact"),
     ],

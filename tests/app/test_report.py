@@ -1,25 +1,13 @@
-"""What is said about a run: its report, and its diagnosis."""
+"""What is said about a run."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from specdec_plugins.app.report import (
-    Diagnosis,
-    Tally,
-    Timing,
-    give_advice,
-    peak_memory,
-    percentile,
-    relative_cost,
-    summary,
-    useful_block_size,
-)
+from specdec_plugins.app.report import Tally, peak_memory, percentile, summary
 from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.decoding.networks import best_set
-from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.errors import UserError
 from tests.app.toys import translator
 
 
@@ -94,61 +82,3 @@ def test_nothing_divides_by_zero() -> None:
 
 def test_memory_is_that_of_this_process() -> None:
     assert 2**24 < peak_memory(torch.device("cpu")) < 2**40
-
-
-def stats(accepted_at: list[int], rounds: int = 100, **seconds: float) -> DecodeStats:
-    return DecodeStats(
-        rounds=rounds,
-        drafted=rounds * len(accepted_at),
-        accepted=sum(accepted_at),
-        emitted=sum(accepted_at) + rounds,
-        drafted_at=[rounds] * len(accepted_at),
-        accepted_at=[n for n in accepted_at if n],
-        seconds=seconds,
-    )
-
-
-def test_the_block_that_would_do_and_what_a_round_costs() -> None:
-    cases = [([90, 80, 70, 60], 4), ([90, 4, 0, 0], 1), ([50, 45, 5, 0, 0], 2), ([0, 0, 0], 3)]
-    for accepted_at, size in cases:
-        assert useful_block_size(stats(accepted_at)) == size
-    assert relative_cost(Timing(1.0, 100), Timing(2.0, 400)) == 2.0
-    assert relative_cost(Timing(1.0, 100), Timing(0.0, 0)) == 0.0
-
-
-GOOD = [95, 90, 85, 80]
-FAST, SLOW = Timing(1.0, 100), Timing(4.0, 400)
-
-
-@pytest.mark.parametrize(
-    ("counts", "with_drafter", "sentence"),
-    [
-        (stats(GOOD, verify=5.0, draft=2.0), FAST, "Nothing stands out"),
-        (stats([40, 30, 20, 15], verify=5.0), FAST, "Only 40% of first"),
-        (stats([95, 1, 0, 0, 0], verify=5.0), FAST, "--block-size 1 would"),
-        (stats(GOOD, verify=1.0, draft=3.0), FAST, "Drafting takes 75%"),
-        (stats(GOOD, verify=1.0, encode=1.0), FAST, "Encoding takes 50%"),
-        (stats(GOOD, verify=1.0), Timing(9.0, 100), "costs 9.00 plain steps and gives 4.50 tokens"),
-    ],
-)
-def test_advice(counts: DecodeStats, with_drafter: Timing, sentence: str) -> None:
-    [advice] = give_advice(counts, with_drafter, SLOW)
-    assert sentence in advice
-    untrained = give_advice(counts, with_drafter, SLOW, is_trained=False)
-    assert advice.startswith("Only") == (untrained != [advice])
-
-
-def test_a_whole_diagnosis_leaves_the_counts_of_the_run_alone() -> None:
-    it = translator()
-    sentences = [Sentence(n, line) for n, line in enumerate(("a b", "c", "d e f"), 1)]
-    it.translate_sentences(sentences)
-    diagnosis, rounds = Diagnosis(it, sample_size=2), it.decoder.stats.rounds
-    assert "nothing was drafted" in Diagnosis(translator()).report()
-    diagnosis.observe(sentences)
-    report = diagnosis.report()
-    assert "on the first 2 sentences: " in report
-    assert "acceptance by position, of the rounds that drafted it: 1.00 1.00" in report
-    assert it.decoder.stats.rounds == rounds
-    assert it.translate(["a b"])[0].text == "b b a a"
-    with pytest.raises(UserError, match="--strategy specdec"):
-        Diagnosis(translator("drafter"))
