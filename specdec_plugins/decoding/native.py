@@ -15,7 +15,8 @@ from specdec_plugins.decoding.lane import EngineConfig, Method, RowReport
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.requests import FINISHING, BeamParams, Hypothesis, Request, RowResult
 from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K, MixedRule
+from specdec_plugins.decoding.rules.mixed import MixedRule
+from specdec_plugins.decoding.rules.speculative_sampling import SpeculativeSampling
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.decoding.schedules.few_rows import FewRows
@@ -26,27 +27,20 @@ _PARTS = ("encode", "draft", "verify", "rest")
 
 
 class NativeLane:
-    """Greedy and tolerant rows, with the block drafter or none. See lane.h, and `TorchLane`."""
+    """Rows with the block drafter or none. See lane.h, and `TorchLane`, the slow twin."""
 
     def __init__(
-        self,
-        compiled: Any,
-        samples: bool,
-        special: SpecialTokens,
-        own: Constraints,
-        timer: PartTimer,
+        self, compiled: Any, special: SpecialTokens, own: Constraints, timer: PartTimer
     ) -> None:
-        """samples: only rows that keep the best token are greedy. own: of the model."""
+        """own: of the model."""
         self.rows: list[RowResult] = []
         self._compiled = compiled
-        self._samples = samples
         self._special = special
         self._own = own
         self._timer = timer
 
     def takes(self, request: Request) -> bool:
-        is_greedy = not self._samples or request.params.top_k == GREEDY_TOP_K
-        return is_greedy and self._special.pad not in request.source_ids  # which has to be masked
+        return self._special.pad not in request.source_ids  # which has to be masked
 
     def admit(self, requests: Sequence[Request], now: float) -> None:
         joining = []
@@ -57,8 +51,9 @@ class NativeLane:
             ngram, penalty = p.no_repeat_ngram_size, p.repetition_penalty
             ngram = ngram or self._own.no_repeat_ngram_size
             penalty = self._own.repetition_penalty if penalty == 1.0 else penalty
-            told = (request.source_ids, text, *numbers, list(p.banned), *switches, ngram, penalty)
-            joining.append(told)
+            drawing = (p.temperature, p.top_k, p.top_p, p.seed)
+            told = (request.source_ids, text, *numbers, list(p.banned), *switches)
+            joining.append((*told, ngram, penalty, drawing))
             self.rows.append(RowResult(request, list(request.forced_ids), joined_at=now))
         self._compiled.admit(joining, threads=torch.get_num_threads())
 
@@ -145,7 +140,7 @@ def native_lane(
         return None
     if any(len(word) > 1 for word in config.constraints.bad_words):
         return None
-    if not isinstance(rule, (Exact, TopBeta, MixedRule)):
+    if not isinstance(rule, (Exact, TopBeta, MixedRule, SpeculativeSampling)):
         return None
     if not isinstance(schedule, (Constant, FewRows)) or verifier.network.at_once is None:
         return None
@@ -159,7 +154,8 @@ def native_lane(
         drafter=weights,
         rules=(
             special.eos,
-            not isinstance(rule, Exact),
+            isinstance(rule, (TopBeta, MixedRule)),
+            rule.samples,
             schedule.most_rows if isinstance(schedule, FewRows) else 2**62,
             *(isinstance(drafter, BlockNatDrafter) and drafter.encoded_by is verifier,),
             *(candidates, confidence),
@@ -168,4 +164,4 @@ def native_lane(
             -1 if own.forced_last is None else own.forced_last,
         ),
     )
-    return NativeLane(compiled, rule.samples, special, own, timer)
+    return NativeLane(compiled, special, own, timer)

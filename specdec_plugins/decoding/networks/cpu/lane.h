@@ -19,6 +19,7 @@ struct Asked {
   bool with_scores, ends_loops;
   int64_t ngram;  // size of those that occur once; 0 = any may occur again
   float penalty;  // of tokens that the text has
+  Drawing drawing;
 };
 
 // What one round did to one row.
@@ -46,6 +47,7 @@ struct Drafting {
 struct Rules {
   int64_t eos;
   bool tolerates;       // beta and tau of a row hold
+  bool samples;         // rows draw their tokens, but those that keep only the best
   int64_t most_rows;    // that draft, unless their texts depend on drafts
   bool shares_encoder;  // the drafter reads the verifier's states
   int candidates;       // of a position, 0 = all listed
@@ -363,6 +365,8 @@ class Lane {
     }
   }
 
+  bool draws(const Row& row) const { return rules_.samples && row.asked.drawing.top_k != 1; }
+
   bool accepts(const Row& row, int64_t token, int64_t best, const float* logits, int width) const {
     if (token == best) return true;
     if (!rules_.tolerates || row.asked.beta == 1) return false;
@@ -383,10 +387,14 @@ class Lane {
       float* logits = row.logits + at * width;
       constrain(row, report.emitted, logits, width);
       const auto [best, is_finite] = best_isa().best_of(logits, width);
-      const bool goes_on = at < int64_t(row.drafted.size()) &&
-                           accepts(row, row.drafted[at], best, logits, width);
-      report.emitted.push_back(goes_on ? row.drafted[at] : best);
-      if (goes_on) continue;
+      const int64_t drafted = at < int64_t(row.drafted.size()) ? row.drafted[at] : -1;
+      int64_t token = best;
+      if (draws(row) && is_finite)
+        token = drawn(row.asked.drawing, logits, width, length + at, drafted);
+      else if (drafted >= 0 && accepts(row, drafted, best, logits, width))
+        token = drafted;
+      report.emitted.push_back(token);
+      if (token == drafted) continue;
       is_failed = !is_finite;
       report.accepted = at;
       break;
@@ -437,7 +445,7 @@ class Lane {
   void plan_budgets() {
     const bool drafts = drafter_ && int64_t(rows_.size()) <= rules_.most_rows;
     for (Row& row : rows_) {
-      const bool is_greedy = !rules_.tolerates || row.asked.beta == 1;
+      const bool is_greedy = (!rules_.tolerates || row.asked.beta == 1) && !draws(row);
       const int64_t known = int64_t(row.text.size()) - 1;
       int64_t room = row.asked.max_len - 1;
       if (drafter_) room = std::min(room, drafter_->max_positions);

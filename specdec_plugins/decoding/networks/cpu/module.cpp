@@ -187,13 +187,15 @@ struct type_caster<Reader>
     : parts_caster<Reader, Tables, std::optional<NormTensors>, std::optional<NormTensors>,
                    std::shared_ptr<Stack>> {};
 template <>
+struct type_caster<Drawing> : parts_caster<Drawing, float, int64_t, float, int64_t> {};
+template <>
 struct type_caster<Rules>
-    : parts_caster<Rules, int64_t, bool, int64_t, bool, int, float,
+    : parts_caster<Rules, int64_t, bool, bool, int64_t, bool, int, float,
                    std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t> {};
 template <>
 struct type_caster<Asked>
     : parts_caster<Asked, std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t, int64_t,
-                   int64_t, float, std::vector<int64_t>, bool, bool, int64_t, float> {};
+                   int64_t, float, std::vector<int64_t>, bool, bool, int64_t, float, Drawing> {};
 template <>
 struct type_caster<SearchOptions>
     : parts_caster<SearchOptions, std::vector<int64_t>, int64_t, int64_t, int64_t, int64_t, double,

@@ -46,6 +46,84 @@ inline int64_t up_to_eos(const int64_t* tokens, int64_t length, int64_t eos) {
   return std::min<int64_t>(std::find(tokens, tokens + length, eos) - tokens + 1, length);
 }
 
+// How a row draws its tokens: see DecodeParams.
+struct Drawing {
+  float temperature;
+  int64_t top_k;
+  float top_p;
+  int64_t seed;
+};
+
+// A number in [0, 1) by seed and position, as of HashRandom in sampling.py.
+enum class Stream { propose, accept, next };
+inline double uniform(int64_t seed, int64_t position, Stream stream) {
+  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+  const auto mix = [](uint64_t x) {
+    x += kGolden;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+  };
+  const uint64_t count = uint64_t(position) * 3 + uint64_t(stream);
+  return double(mix(mix(uint64_t(seed)) + count * kGolden) >> 11) * 0x1p-53;
+}
+
+// Probabilities after temperature, top-k and top-p: `warp` of sampling.py. The logits are finite, or
+// -inf where a token is banned.
+inline std::vector<float> warp(const Drawing& own, const float* logits, int width) {
+  std::vector<float> probs(logits, logits + width);
+  const float largest = *std::max_element(logits, logits + width) / own.temperature;
+  const auto normalise = [&](double total) {
+    for (float& prob : probs) prob = float(prob / total);
+  };
+  for (float& prob : probs) prob = std::exp(prob / own.temperature - largest);
+  normalise(std::accumulate(probs.begin(), probs.end(), 0.0));
+  const bool has_most = 0 < own.top_k && own.top_k < width;
+  if (!has_most && own.top_p == 1) return probs;
+  const auto is_behind = [&](int a, int b) {
+    return probs[a] == probs[b] ? a > b : probs[a] < probs[b];
+  };
+  std::vector<int> heap(width);
+  std::iota(heap.begin(), heap.end(), 0);
+  std::make_heap(heap.begin(), heap.end(), is_behind);
+  std::vector<std::pair<int, float>> best;
+  double total = 0;
+  while (has_most ? int64_t(best.size()) < own.top_k : total < own.top_p && !heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), is_behind);
+    best.push_back({heap.back(), probs[heap.back()]});
+    total += best.back().second;
+    heap.pop_back();
+  }
+  const double most = own.top_p < 1 ? own.top_p * (has_most ? total : 1) : INFINITY;
+  std::fill(probs.begin(), probs.end(), 0.0f);
+  double before = 0;
+  for (const auto& [token, prob] : best) {
+    if (before >= most) break;
+    probs[token] = prob;
+    before += prob;
+  }
+  normalise(before);
+  return probs;
+}
+
+// The token at a position: `drafted` (-1 = none) with its probability, else one of the others, by
+// theirs. As SpeculativeSampling says of a draft that was not drawn.
+inline int64_t drawn(const Drawing& own, const float* logits, int width, int64_t position,
+                     int64_t drafted) {
+  std::vector<float> probs = warp(own, logits, width);
+  if (drafted >= 0) {
+    if (uniform(own.seed, position, Stream::accept) < probs[drafted]) return drafted;
+    probs[drafted] = 0;
+  }
+  const double total = std::accumulate(probs.begin(), probs.end(), 0.0);
+  if (total == 0) return drafted;  // which has all of the probability, but for rounding
+  const double point = uniform(own.seed, position, Stream::next) * total;
+  double sum = 0;
+  int64_t token = 0;
+  while (token < width - 1 && (sum += probs[token]) <= point) ++token;
+  return token;
+}
+
 // Of each row of logits what work(row, width) says.
 template <typename Out, typename Work>
 void each_row(const Folded<const float, 2>& logits, const Out& out, int threads, const Work& work) {
