@@ -24,8 +24,7 @@ from specdec_plugins.formats.bundle import CODES
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.model import served_settings
-from tests.bundles import CAPTIONS, LINES, ROOT, WITHOUT_FAIRSEQ, captions
-from tests.programs import python
+from tests.bundles import CAPTIONS, LINES, ROOT, captions
 from tests.refusals import refused
 
 RAW_TEXT = {"tokenizer": "moses", "bpe": "subword_nmt"}
@@ -279,15 +278,6 @@ def test_commands_translate_with_it(
     files = ["--input", source, "--output", output]
     assert translate.main([str(bundle), *files, "--device", "cpu"]) == 0
     assert taken(output) == expected
-
-
-def test_fairseq_is_not_needed(bundle: Path, expected: list[str]) -> None:
-    program = WITHOUT_FAIRSEQ + (
-        "from specdec_plugins.app.translator import SpeculativeTranslator\n"
-        f"translator = SpeculativeTranslator.from_pretrained({str(bundle)!r}, device='cpu')\n"
-        f"print(*translator.translate({LINES!r}), sep='\\n')"
-    )
-    assert python("-c", program).stdout.split("\n") == [*expected, ""]
 
 
 FILES = (VERIFIER, DRAFTER, CODES)

@@ -41,8 +41,13 @@ def require_same(found: dict[str, list[str]]) -> list[str]:
     return [floats, rest]
 
 
-def test_each_kernel_of_each_instruction_set(tmp_path: Path) -> None:
-    found = digests_of(compiled("g++", tmp_path))
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled("g++", tmp_path_factory.mktemp("native"))
+
+
+def test_each_kernel_of_each_instruction_set(native: Path) -> None:
+    found = digests_of(native)
     assert list(found) == ops.instruction_sets()
     require_same(found)
 
@@ -51,8 +56,8 @@ def test_each_kernel_of_each_instruction_set(tmp_path: Path) -> None:
     not (shutil.which(ARM) and shutil.which("qemu-aarch64-static")),
     reason="needs a cross compiler and an emulator: g++-aarch64-linux-gnu, qemu-user-static",
 )
-def test_each_kernel_of_emulated_arm_processors(tmp_path: Path) -> None:
-    expected = require_same(digests_of(compiled("g++", tmp_path), "some"))
+def test_each_kernel_of_emulated_arm_processors(native: Path, tmp_path: Path) -> None:
+    expected = require_same(digests_of(native, "some"))
     program = compiled(ARM, tmp_path, "-static")
     for processor, sets in EMULATED.items():
         found = digests_of("qemu-aarch64-static", "-cpu", processor, program, "some")
