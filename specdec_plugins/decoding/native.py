@@ -138,8 +138,6 @@ def native_lane(
     drafter, rule, schedule = method.drafter, method.rule, method.schedule
     if type(verifier) is not TransformerVerifier or verifier.with_hidden:
         return None
-    if any(len(word) > 1 for word in config.constraints.bad_words):
-        return None
     if not isinstance(rule, (Exact, TopBeta, MixedRule, SpeculativeSampling)):
         return None
     if not isinstance(schedule, (Constant, FewRows)) or verifier.network.at_once is None:
@@ -159,7 +157,7 @@ def native_lane(
             schedule.most_rows if isinstance(schedule, FewRows) else 2**62,
             *(isinstance(drafter, BlockNatDrafter) and drafter.encoded_by is verifier,),
             *(candidates, confidence),
-            [word[0] for word in own.bad_words],
+            list(map(list, own.bad_words)),
             *(list(own.banned_first), own.num_opening),
             -1 if own.forced_last is None else own.forced_last,
         ),

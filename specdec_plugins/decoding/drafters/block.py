@@ -123,12 +123,10 @@ class BlockNatDrafter(ContextDrafter):
 
     def _admit_lists(self, source: SourceBatch, lists: Shortlist) -> None:
         head, table = self.network.decoder.head, self.network.decoder.tokens.weight
-        if isinstance(head, NativeHead) and not self._samples:
-            rows = zip(source.tokens, source.lengths.tolist(), strict=True)
-            types = [lists.of(ids[:length], len(table)) for ids, length in rows]
-            self._listed += [head.listed(own, table) for own in types]
-            return
         allowed = lists.allowed(source.tokens, source.lengths, len(table))
+        if isinstance(head, NativeHead) and not self._samples:
+            self._listed += [head.listed(own.nonzero()[:, 0].int(), table) for own in allowed]
+            return
         held = self._allowed
         self._allowed = allowed if held is None else torch.cat([held, allowed])
 

@@ -102,17 +102,13 @@ class Shortlist(nn.Module):
         ):
             self.register_buffer(name, torch.zeros(size, dtype=torch.int32))
 
-    def of(self, source_ids: Tensor, vocab_size: int) -> Tensor:
-        """Types [N] int32 for a sentence [S] int64, ascending."""
-        return ops.listed(source_ids, self.starts, self.types, self.common, vocab_size)
-
     @cached_property
     def most(self) -> int:
         """Types of a source type, at most."""
         return int(self.starts.diff().max())
 
     def allowed(self, sources: Tensor, lengths: Tensor, vocab_size: int) -> Tensor:
-        """`of` each sentence [B, S], of which `lengths` [B] count, as masks [B, V] bool.
+        """Those of each sentence [B, S], of which `lengths` [B] count, as masks [B, V] bool.
 
         No shape depends on data, so that no host waits for a device.
         """

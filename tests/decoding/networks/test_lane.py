@@ -214,7 +214,13 @@ DRAWN = {
     "temperature": lambda i: 1 + i / 5,
     "seed": lambda i: 2**62 + i,
 }
-WORDS = replace(FREE, bad_words=((5,), (9,)), banned_first=(4, 6), num_opening=2, forced_last=2)
+WORDS = replace(
+    FREE,
+    bad_words=((5,), (9,), (4, 6), (6, 4, 8)),
+    banned_first=(4, 6),
+    num_opening=2,
+    forced_last=2,
+)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -289,6 +295,5 @@ def test_parts_of_other_kinds_need_torch() -> None:
     for rule in RULES.names():
         session = Session(case.verifier.fresh(), method_of(None, rule), EngineConfig())
         assert isinstance(session._lanes[0], NativeLane)
-    phrases = EngineConfig(constraints=replace(FREE, bad_words=((5, 6),)))
-    session = Session(case.verifier.fresh(), method_of(None), phrases)
-    assert not isinstance(session._lanes[0], NativeLane)
+    parts = case.verifier.fresh(), method_of(None, "exact", "heuristic")
+    assert not isinstance(Session(*parts, EngineConfig())._lanes[0], NativeLane)

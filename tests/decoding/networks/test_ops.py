@@ -83,19 +83,6 @@ def test_rows_without_numbers_are_found(width: int) -> None:
     assert not ops.failed(logits, columns, ~active).any()
 
 
-def test_types_of_a_source_are_listed_once(random: torch.Generator) -> None:
-    num_sources, vocab_size = 6, 40
-    counts = integers(0, 4, (num_sources,), random)
-    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
-    types = integers(0, vocab_size - 1, (int(starts[-1]),), random).int()
-    common = integers(0, vocab_size - 1, (3,), random).int()
-    source_ids = integers(0, num_sources - 1, (5,), random)
-    own = {*common.tolist()}
-    for source in source_ids.tolist():
-        own |= {*types[starts[source] : starts[source + 1]].tolist()}
-    assert ops.listed(source_ids, starts, types, common, vocab_size).tolist() == sorted(own)
-
-
 def test_what_a_kernel_cannot_read_is_copied_or_refused() -> None:
     logits = torch.randn(6, 4).t()
     out = torch.empty(4)

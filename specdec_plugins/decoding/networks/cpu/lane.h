@@ -52,7 +52,8 @@ struct Rules {
   bool shares_encoder;  // the drafter reads the verifier's states
   int candidates;       // of a position, 0 = all listed
   float confidence;     // at which drafts stop, 0 = never
-  std::vector<int64_t> banned, banned_first;
+  std::vector<std::vector<int64_t>> banned;  // words: of each the last token, after the others
+  std::vector<int64_t> banned_first;
   int64_t num_opening;  // tokens of a text before which `banned_first` holds
   int64_t forced_last;  // the token at the greatest length; -1 = none
 };
@@ -336,17 +337,18 @@ class Lane {
   void constrain(const Row& row, const std::vector<int64_t>& emitted, float* logits,
                  int64_t width) const {
     const auto ban = [&](int64_t token) { logits[token] = -INFINITY; };
-    const int64_t length = row.text.size() + emitted.size(), ngram = row.asked.ngram;
-    if (ngram || row.asked.penalty != 1) {
-      std::vector<int64_t> text = row.text;
-      text.insert(text.end(), emitted.begin(), emitted.end());
-      penalise(text, row.asked.penalty, logits, width);
-      for (int64_t at = ngram - 1; ngram && at < length; ++at)
-        if (std::equal(text.begin() + at - ngram + 1, text.begin() + at, text.end() - ngram + 1))
-          ban(text[at]);
-    }
+    std::vector<int64_t> text = row.text;
+    text.insert(text.end(), emitted.begin(), emitted.end());
+    const int64_t length = text.size(), ngram = row.asked.ngram;
+    if (row.asked.penalty != 1) penalise(text, row.asked.penalty, logits, width);
+    const auto ends_like = [&](const int64_t* first, int64_t count) {
+      return count <= length && std::equal(first, first + count, text.data() + length - count);
+    };
+    for (int64_t at = ngram - 1; ngram && at < length; ++at)
+      if (ends_like(text.data() + at - ngram + 1, ngram - 1)) ban(text[at]);
     if (length - 1 < row.asked.min_len) ban(rules_.eos);
-    for (int64_t token : rules_.banned) ban(token);
+    for (const std::vector<int64_t>& word : rules_.banned)
+      if (ends_like(word.data(), int64_t(word.size()) - 1)) ban(word.back());
     for (int64_t token : row.asked.banned) ban(token);
     if (length == rules_.num_opening)
       for (int64_t token : rules_.banned_first) ban(token);

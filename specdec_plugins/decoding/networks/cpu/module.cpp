@@ -191,7 +191,7 @@ struct type_caster<Drawing> : parts_caster<Drawing, float, int64_t, float, int64
 template <>
 struct type_caster<Rules>
     : parts_caster<Rules, int64_t, bool, bool, int64_t, bool, int, float,
-                   std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t> {};
+                   std::vector<std::vector<int64_t>>, std::vector<int64_t>, int64_t, int64_t> {};
 template <>
 struct type_caster<Asked>
     : parts_caster<Asked, std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t, int64_t,

@@ -233,21 +233,3 @@ def count_tokens(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
     """
     padding_mask = tokens == pad
     return ((~padding_mask).cumsum(1) - 1).clamp(min=0), padding_mask
-
-
-def listed(
-    source_ids: Tensor,  # [S] int64
-    starts: Tensor,  # [V source + 1] int32
-    types: Tensor,  # [M] int32, of source type s from starts[s] to starts[s + 1]
-    common: Tensor,  # [C] int32
-    vocab_size: int,
-) -> Tensor:  # [N] int32
-    """The types of all source ids and the common ones, each once, ascending."""
-    first, stop = starts[source_ids].long(), starts[source_ids + 1].long()
-    counts = stop - first
-    begins = (first - counts.cumsum(0) + counts).repeat_interleave(counts)
-    own = types[begins + torch.arange(len(begins), device=begins.device)]
-    is_listed = torch.zeros(vocab_size, dtype=torch.bool, device=own.device)
-    is_listed[own.long()] = True
-    is_listed[common.long()] = True
-    return is_listed.nonzero()[:, 0].int()
