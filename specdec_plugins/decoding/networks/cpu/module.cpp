@@ -288,23 +288,13 @@ PYBIND11_MODULE(_kernels, module) {
       .def("embed", &BlockDrafter::embed, arg("tokens"), arg("positions"), arg("source"),
            arg("out"), arg("places"), Unlocked());
   py::class_<Verifying, std::shared_ptr<Verifying>>(module, "Verifying")
-      .def(py::init([](Reader encoder, Reader decoder, std::vector<Packed> keys_values,
-                       Packed output) {
-             return Verifying{std::move(encoder), std::move(decoder), std::move(keys_values),
-                              std::move(output)};
-           }),
-           arg("encoder"), arg("decoder"), arg("keys_values"), arg("output"));
+      .def(py::init<Reader, Reader, std::vector<Packed>, Packed>(), arg("encoder"), arg("decoder"),
+           arg("keys_values"), arg("output"));
   py::class_<Drafting, std::shared_ptr<Drafting>>(module, "Drafting")
-      .def(py::init([](std::shared_ptr<BlockDrafter> network, Reader encoder,
-                       std::vector<Packed> keys_values, std::tuple<Types, Types, Types> lists,
-                       std::shared_ptr<Choices> choices, int64_t longest, int64_t max_positions) {
-             auto& [starts, types, common] = lists;
-             return Drafting{std::move(network), std::move(encoder), std::move(keys_values),
-                             std::move(starts), std::move(types), std::move(common),
-                             std::move(choices), longest, max_positions};
-           }),
-           arg("network"), arg("encoder"), arg("keys_values"), arg("lists"), arg("choices"),
-           arg("longest"), arg("max_positions"));
+      .def(py::init<std::shared_ptr<BlockDrafter>, Reader, std::vector<Packed>, Types, Types, Types,
+                    std::shared_ptr<Choices>, int64_t, int64_t>(),
+           arg("network"), arg("encoder"), arg("keys_values"), arg("starts"), arg("types"),
+           arg("common"), arg("choices"), arg("longest"), arg("max_positions"));
   py::class_<Searches>(module, "Searches")
       .def(py::init<std::shared_ptr<Verifying>, int64_t, int64_t, std::vector<int64_t>>(),
            arg("verifier"), arg("eos"), arg("unk"), arg("banned"))
