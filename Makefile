@@ -49,7 +49,7 @@ wheel: setup  ## build a wheel for this Python and systems as old as this one in
 	@rm -rf build && env -u CFLAGS -u CXXFLAGS $(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@PATH="$(dir $(PY)):$$PATH" $(PY) -m auditwheel repair --exclude libgomp.so.1 --wheel-dir wheels build/wheel/specdec-*.whl
 
-bench: setup  ## every engine side by side, on the bundled pair or on PAIR= and TEST= (RESULT=, BENCH_FLAGS=)
+bench: setup  ## every engine side by side, on the small pair or on PAIR= and TEST= (RESULT=, BENCH_FLAGS=)
 	@$(BENCH) --output $(RESULT) $(BENCH_FLAGS)
 
 bench-gpu: setup  ## every engine side by side on a GPU (BENCH_GPU_FLAGS=)

@@ -93,7 +93,7 @@ setup(
     package_data={
         "specdec_plugins.serving": ["page/*"],
         "specdec_plugins": ["*/*.toml"],
-        BUNDLES: ["en-de-small/*"],
+        BUNDLES: ["en-de/*"],
     },
     ext_modules=[KERNELS],
     entry_points={

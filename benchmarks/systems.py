@@ -88,7 +88,7 @@ class Options:
     # fmt: off
     REMOVED: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("--random-weights", "--length"), "give a trained pair as --pair"),
-        **dict.fromkeys(("--grow", "--grow-bits"), "data/models/en-de-base is a verifier of the "
+        **dict.fromkeys(("--grow", "--grow-bits"), "data/models/en-de is a trained pair of the "
             "paper's size; `specdec bench sizes` measures other shapes")}
 
     output: str = _how(MISSING, "prefix of the names of the results", "OUTPUT")

@@ -24,7 +24,7 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import BROKEN_PIPE, INTERRUPTED
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
-from tests.bundles import ROOT
+from tests.bundles import BUNDLED, ROOT
 from tests.programs import talking_to
 from tests.refusals import refused
 
@@ -210,7 +210,7 @@ def test_n_best_lists(cli: Cli) -> None:
 
 def test_hypotheses_of_one_text_do_not_shorten_the_list() -> None:
     """Of this beam's best three, two are one text in other pieces."""
-    bundled = SpeculativeTranslator.from_pretrained(device="cpu")
+    bundled = SpeculativeTranslator.from_pretrained(str(BUNDLED), device="cpu")
     done = bundled.translate("She forgot her keys on the kitchen table.", beam=4, n_best=3)
     assert len({one.text for one in done.n_best}) == 3
     refused("n_best must be 1 to the beam's size of 2", bundled.translate, "Go.", beam=2, n_best=3)

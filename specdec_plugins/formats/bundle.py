@@ -36,7 +36,7 @@ FORMAT = "specdec-bundle"
 VERSIONS = (1, 2, 3, 4)
 PRETRAINED = "pretrained"  # the name of such a tokenizer
 SETTINGS = "bundle.json"
-DEFAULT = "en-de-small"  # the bundle that comes with this project
+DEFAULT = "en-de"  # the bundle that comes with this project
 CARD, CODES = "README.md", "bpe.codes"
 WEIGHTS_SUFFIX = ".safetensors"
 # Metadata of a weights file: names of tensors that are stored in it under another name, or in the

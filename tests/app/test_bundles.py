@@ -24,7 +24,7 @@ from specdec_plugins.formats.bundle import CODES
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.model import served_settings
-from tests.bundles import CAPTIONS, LINES, ROOT, captions
+from tests.bundles import BUNDLED, CAPTIONS, LINES, ROOT, captions
 from tests.refusals import refused
 
 RAW_TEXT = {"tokenizer": "moses", "bpe": "subword_nmt"}
@@ -92,7 +92,7 @@ def test_what_is_checked_is_drafted_in_8_bits(
         return with_fast_products(network, int8, *more)
 
     monkeypatch.setattr(loading, "with_fast_products", noted)
-    SpeculativeTranslator.from_pretrained(device="cpu", **given)
+    SpeculativeTranslator.from_pretrained(str(BUNDLED), device="cpu", **given)
     assert found == wanted
 
 
@@ -317,7 +317,7 @@ def test_a_folder_without_settings_gives_its_files(
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_the_first_sentence_makes_nothing_that_later_ones_use(kernels: str) -> None:
-    translator = SpeculativeTranslator.from_pretrained(device="cpu", kernels=kernels)
+    translator = SpeculativeTranslator.from_pretrained(str(BUNDLED), device="cpu", kernels=kernels)
     verifier, drafter = translator.decoder.verifier, translator.decoder.method.drafter
 
     def held() -> dict[tuple[str, str], int]:
