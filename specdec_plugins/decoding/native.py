@@ -11,6 +11,7 @@ import torch
 from specdec_plugins.decoding.constraints import Constraints, has_own
 from specdec_plugins.decoding.contract import SpecialTokens, Verifier
 from specdec_plugins.decoding.drafters.block import BlockNatDrafter
+from specdec_plugins.decoding.drafters.lookup import LookupDrafter
 from specdec_plugins.decoding.lane import EngineConfig, Method, RowReport
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.requests import FINISHING, BeamParams, Hypothesis, Request, RowResult
@@ -27,7 +28,7 @@ _PARTS = ("encode", "draft", "verify", "rest")
 
 
 class NativeLane:
-    """Rows with the block drafter or none. See lane.h, and `TorchLane`, the slow twin."""
+    """Rows with the block drafter, lookup or none. See lane.h, and `TorchLane`, the slow twin."""
 
     def __init__(
         self, compiled: Any, special: SpecialTokens, own: Constraints, timer: PartTimer
@@ -143,13 +144,15 @@ def native_lane(
     if not isinstance(schedule, (Constant, FewRows)) or verifier.network.at_once is None:
         return None
     drafting = drafter.at_once if type(drafter) is BlockNatDrafter else None
-    if drafter is not None and drafting is None:
+    lookup = drafter.at_once if type(drafter) is LookupDrafter else None
+    if drafter is not None and drafting is None and lookup is None:
         return None
     special, own = verifier.special, config.constraints
     weights, confidence, candidates = drafting or (None, 0.0, 0)
     compiled = ops.native.Lane(
         verifier=verifier.network.at_once,
         drafter=weights,
+        lookup=lookup,
         rules=(
             special.eos,
             isinstance(rule, (TopBeta, MixedRule)),

@@ -121,7 +121,8 @@ def test_greedy_is_one_argmax_after_the_other() -> None:
 
 PLAIN = "no drafter"
 # What the kernels' lane takes, if the networks' layers are kernels.
-IN_KERNELS = set(itertools.product((PLAIN, "block:head, shortlist"), ("constant", "few_rows")))
+_DRAFTERS = (PLAIN, "block:head, shortlist", "lookup", "lookup:long")
+IN_KERNELS = set(itertools.product(_DRAFTERS, ("constant", "few_rows")))
 
 
 def story(

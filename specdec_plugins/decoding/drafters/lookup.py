@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from torch.nn.functional import pad
 from specdec_plugins.decoding.contract import Draft, DraftRequest, Prefix, SourceBatch
 from specdec_plugins.decoding.drafters.base import DRAFTERS, ContextDrafter, DraftContext
 from specdec_plugins.decoding.networks.cache import join_rows
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import at, leading_true
 from specdec_plugins.errors import require
 
@@ -42,6 +45,13 @@ class LookupDrafter(ContextDrafter):
         self._to_target = None if table is None else table.to(device)
         # [B, S] int64, sources in target ids
         self._source = torch.zeros(0, 0, dtype=torch.int64, device=device)
+
+    @cached_property
+    def at_once(self) -> Any:
+        """The same in the kernels' lane."""
+        table = self._to_target
+        known = [] if table is None else table.masked_fill(table == self._unk, NOTHING).tolist()
+        return ops.native.Lookup(known, self._config.min_ngram, self._config.max_ngram)
 
     def admit(self, source: SourceBatch) -> None:
         tokens = source.tokens

@@ -97,6 +97,8 @@ class Case:
                 module.weight.data = _in_8_bits(module.weight)
         self.verifier = TransformerVerifier(network, SPECIAL)
         self.drafter = self._drafter(seed) if seed % 4 else None
+        if seed % 8 == 4:
+            self.drafter = self._lookup()
 
     def flip(self) -> bool:
         return self.rng.random() < 0.5
@@ -150,6 +152,15 @@ class Case:
         choices: list[dict[str, float]] = [{}, {"confidence": 0.1}, {"candidates": 3}]
         context = DraftContext(self.verifier, with_fast_products(network, self.int8))
         return DRAFTERS.build("block", context, options=self.rng.choice(choices))
+
+    def _lookup(self) -> Drafter:
+        """A source's types are those of the target, or every third is, or none."""
+        step = self.rng.choice([1, 3, VOCAB])
+        kept = torch.arange(self.twin.config.encoder.vocab_size)
+        kept = kept.where(kept % step == 0, UNK).clamp(max=self.twin.config.decoder.vocab_size - 1)
+        context = DraftContext(self.verifier, source_to_target=None if step == 1 else kept)
+        options: list[dict[str, int]] = [{}, {"min_ngram": 2}, {"max_ngram": 1}]
+        return DRAFTERS.build("lookup", context, options=self.rng.choice(options))
 
     def jobs(self, **options: Any) -> list[Request]:
         choice = self.rng.choice

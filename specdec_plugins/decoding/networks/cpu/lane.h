@@ -43,6 +43,34 @@ struct Drafting {
   int64_t longest, max_positions;   // of a block; of a prefix and its block
 };
 
+// Drafts what followed the same tokens earlier, in the source or in the text: LookupDrafter.
+struct Lookup {
+  static constexpr int64_t nothing = -1;
+  std::vector<int64_t> to_target;  // of a source's type, `nothing` where it has none; empty = the same
+  int64_t least, most;             // tokens that must match, and that are compared
+
+  std::vector<int64_t> draft(const std::vector<int64_t>& source, const std::vector<int64_t>& text,
+                             int64_t budget) const {
+    std::vector<int64_t> all;
+    for (int64_t token : source) all.push_back(to_target.empty() ? token : to_target.at(token));
+    all.push_back(nothing);  // no match runs from one into the other
+    all.insert(all.end(), text.begin() + 1, text.end());
+    const auto matches = [&](size_t at) {
+      int64_t count = 0;
+      while (count < most && count < int64_t(std::min(at, text.size() - 1)) &&
+             all[at - 1 - count] == text[text.size() - 1 - count])
+        ++count;
+      return all[at] == nothing ? 0 : count;
+    };
+    int64_t longest = least - 1;
+    auto first = all.end();
+    for (size_t at = 0; at < all.size(); ++at)
+      if (const int64_t count = matches(at); count > longest) longest = count, first = all.begin() + at;
+    const auto last = first + std::min<int64_t>(budget, all.end() - first);
+    return {first, std::find(first, last, nothing)};
+  }
+};
+
 // What a session decides.
 struct Rules {
   int64_t eos;
@@ -60,9 +88,13 @@ struct Rules {
 
 class Lane {
  public:
-  // drafter: null = every round is a plain step.
-  Lane(std::shared_ptr<Verifying> verifier, std::shared_ptr<Drafting> drafter, Rules rules)
-      : verifier_(std::move(verifier)), drafter_(std::move(drafter)), rules_(std::move(rules)) {}
+  // With neither a drafter nor a lookup every round is a plain step.
+  Lane(std::shared_ptr<Verifying> verifier, std::shared_ptr<Drafting> drafter,
+       std::shared_ptr<Lookup> lookup, Rules rules)
+      : verifier_(std::move(verifier)),
+        drafter_(std::move(drafter)),
+        lookup_(std::move(lookup)),
+        rules_(std::move(rules)) {}
 
   // Seconds of parts: encoding, drafting, verifying, and the rest.
   std::vector<double> seconds = std::vector<double>(4);
@@ -243,6 +275,11 @@ class Lane {
       if (row.is_active && row.budget > 0) rows.push_back(&row), length = std::max(length, row.budget);
     }
     if (rows.empty()) return;
+    if (lookup_) {
+      const Timer timer(seconds[1]);
+      for (Row* row : rows) row->drafted = lookup_->draft(row->asked.source, row->text, row->budget);
+      return;
+    }
     join(rows, threads);
     const Timer timer(seconds[1]);
     const BlockDrafter& network = *drafter_->network;
@@ -445,19 +482,21 @@ class Lane {
 
   // How much each row drafts next: within all limits.
   void plan_budgets() {
-    const bool drafts = drafter_ && int64_t(rows_.size()) <= rules_.most_rows;
+    const bool is_able = drafter_ || lookup_;
+    const bool drafts = int64_t(rows_.size()) <= rules_.most_rows;
     for (Row& row : rows_) {
       const bool is_greedy = (!rules_.tolerates || row.asked.beta == 1) && !draws(row);
       const int64_t known = int64_t(row.text.size()) - 1;
       int64_t room = row.asked.max_len - 1;
       if (drafter_) room = std::min(room, drafter_->max_positions);
-      const int64_t wanted = drafter_ && (drafts || !is_greedy) ? row.asked.block_size : 0;
+      const int64_t wanted = is_able && (drafts || !is_greedy) ? row.asked.block_size : 0;
       row.budget = row.is_active ? std::max<int64_t>(std::min(wanted, room - known), 0) : 0;
     }
   }
 
   const std::shared_ptr<Verifying> verifier_;
   const std::shared_ptr<Drafting> drafter_;
+  const std::shared_ptr<Lookup> lookup_;
   const Rules rules_;
   std::vector<Row> rows_;
   Aligned<float> states_, logits_;  // of the last pass

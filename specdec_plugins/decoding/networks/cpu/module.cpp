@@ -311,9 +311,13 @@ PYBIND11_MODULE(_kernels, module) {
              return told;
            },
            arg("row"));
+  py::class_<Lookup, std::shared_ptr<Lookup>>(module, "Lookup")
+      .def(py::init<std::vector<int64_t>, int64_t, int64_t>(), arg("to_target"), arg("least"),
+           arg("most"));
   py::class_<Lane>(module, "Lane")
-      .def(py::init<std::shared_ptr<Verifying>, std::shared_ptr<Drafting>, Rules>(),
-           arg("verifier"), arg("drafter"), arg("rules"))
+      .def(py::init<std::shared_ptr<Verifying>, std::shared_ptr<Drafting>, std::shared_ptr<Lookup>,
+                    Rules>(),
+           arg("verifier"), arg("drafter"), arg("lookup"), arg("rules"))
       .def_readwrite("seconds", &Lane::seconds)
       .def("admit", &Lane::admit, arg("joining"), arg("threads"), Unlocked())
       .def("select", &Lane::select, arg("kept"))
