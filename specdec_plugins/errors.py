@@ -147,8 +147,8 @@ def renaming(flags: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        named = lambda flag: flags.get(flag[0], flag[0])  # noqa: E731
-        error.args = (re.sub(r"(?<![\w-])--[\w-]+", named, str(error)),)
+        told = re.sub(r"(?<![\w-])--[\w-]+", lambda flag: flags.get(flag[0], flag[0]), str(error))
+        error.args = (told,)
         raise
 
 

@@ -370,12 +370,10 @@ class Lane {
     }
   }
 
-  // Bans tokens from the logits of the token after a row's text and what was emitted since.
-  void constrain(const Row& row, const std::vector<int64_t>& emitted, float* logits,
+  // Bans tokens from the logits of the token after a row's text, which has what was emitted since.
+  void constrain(const Row& row, const std::vector<int64_t>& text, float* logits,
                  int64_t width) const {
     const auto ban = [&](int64_t token) { logits[token] = -INFINITY; };
-    std::vector<int64_t> text = row.text;
-    text.insert(text.end(), emitted.begin(), emitted.end());
     const int64_t length = text.size(), ngram = row.asked.ngram;
     if (row.asked.penalty != 1) penalise(text, row.asked.penalty, logits, width);
     const auto ends_like = [&](const int64_t* first, int64_t count) {
@@ -421,10 +419,11 @@ class Lane {
     const int64_t length = row.text.size(), room = row.asked.max_len - (length - 1);
     report.drafted = row.drafted;
     bool is_failed = false;
+    std::vector<int64_t> text = row.text;
     while (true) {
       const int64_t at = report.emitted.size();
       float* logits = row.logits + at * width;
-      constrain(row, report.emitted, logits, width);
+      constrain(row, text, logits, width);
       const auto [best, is_finite] = best_isa().best_of(logits, width);
       const int64_t drafted = at < int64_t(row.drafted.size()) ? row.drafted[at] : -1;
       int64_t token = best;
@@ -433,6 +432,7 @@ class Lane {
       else if (drafted >= 0 && accepts(row, drafted, best, logits, width))
         token = drafted;
       report.emitted.push_back(token);
+      text.push_back(token);
       if (token == drafted) continue;
       is_failed = !is_finite;
       report.accepted = at;
