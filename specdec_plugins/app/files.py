@@ -23,7 +23,13 @@ from specdec_plugins.corpus import reading
 from specdec_plugins.corpus.cli import check, option
 from specdec_plugins.corpus.resume import as_json, first_difference, write_json
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.output import STANDARD, check_output, is_file, is_same_place
+from specdec_plugins.formats.output import (
+    STANDARD,
+    check_output,
+    check_unlocked,
+    is_file,
+    is_same_place,
+)
 
 T = TypeVar("T")
 
@@ -142,12 +148,15 @@ def progress_bar(path: str, shown: bool | None, done: int = 0, total: int | None
 
 
 def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Raises UserError if an output cannot be written, or is an input as well."""
+    """Raises UserError if an output cannot be written, or is an input as well, or is being
+    written.
+    """
     for output in outputs:
         if output == STANDARD:
             require(sys.stdout is not None, "standard output is closed; name a file to write.")
             continue
         check_output(output, inputs=inputs)
+        check_unlocked(output)
 
 
 _beside = partial(option, group="forced beginnings, and long lines")

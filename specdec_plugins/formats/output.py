@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -187,6 +187,21 @@ def lock(fd: int) -> bool:
     return True
 
 
+def check_unlocked(path: str) -> None:
+    """Raises UserError if another process is writing these lines: at once, not at the first write.
+
+    A file that is not there yet, or cannot be read, passes.
+    """
+    if Path(path).is_file():
+        with suppress(OSError), open(path, "rb") as file:
+            _lock_lines(file.fileno(), path)
+
+
+def _lock_lines(fd: int, path: str) -> None:
+    told = f"{path}: another run is writing it; wait for its end, or name another file."
+    require(lock(fd), told)
+
+
 class LineWriter(AbstractContextManager["LineWriter"]):
     """Writes complete lines, unbuffered.
 
@@ -247,12 +262,11 @@ class LineWriter(AbstractContextManager["LineWriter"]):
                 size = sum(len(line) for line in islice(kept, self._keep))
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         if stat.S_ISREG(os.fstat(fd).st_mode):
-            if not lock(fd):
+            try:
+                _lock_lines(fd, self.path)
+            except UserError:
                 os.close(fd)
-                raise UserError(
-                    f"{self.path}: another run is writing it; wait for its end, or name another "
-                    "file."
-                )
+                raise
             os.ftruncate(fd, size)
         return fd
 
