@@ -10,8 +10,6 @@ import torch
 
 from specdec_plugins.decoding.constraints import Constraints, has_own
 from specdec_plugins.decoding.contract import SpecialTokens, Verifier
-from specdec_plugins.decoding.drafters.block import BlockNatDrafter
-from specdec_plugins.decoding.drafters.lookup import LookupDrafter
 from specdec_plugins.decoding.lane import EngineConfig, Method, RowReport
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.requests import FINISHING, BeamParams, Hypothesis, Request, RowResult
@@ -28,7 +26,7 @@ _PARTS = ("encode", "draft", "verify", "rest")
 
 
 class NativeLane:
-    """Rows with the block drafter, lookup or none. See lane.h, and `TorchLane`, the slow twin."""
+    """Rows whose drafter the kernels have, or none. See lane.h, and `TorchLane`, the slow twin."""
 
     def __init__(
         self, compiled: Any, special: SpecialTokens, own: Constraints, timer: PartTimer
@@ -137,29 +135,28 @@ def native_lane(
 ) -> NativeLane | None:
     """The kernels' lane, or None where these parts need torch's."""
     drafter, rule, schedule = method.drafter, method.rule, method.schedule
-    if type(verifier) is not TransformerVerifier or verifier.with_hidden:
+    if type(verifier) is not TransformerVerifier or verifier.network.at_once is None:
         return None
     if not isinstance(rule, (Exact, TopBeta, MixedRule, SpeculativeSampling)):
         return None
-    if not isinstance(schedule, (Constant, FewRows)) or verifier.network.at_once is None:
+    if not isinstance(schedule, (Constant, FewRows)):
         return None
-    drafting = drafter.at_once if type(drafter) is BlockNatDrafter else None
-    lookup = drafter.at_once if type(drafter) is LookupDrafter else None
-    if drafter is not None and drafting is None and lookup is None:
-        return None
+    drafting = None
+    if drafter is not None:
+        # Of the class itself, as one that inherits it may draft otherwise.
+        native = vars(type(drafter)).get("native")
+        drafting = native and native(drafter, verifier.network.at_once)
+        if drafting is None:
+            return None
     special, own = verifier.special, config.constraints
-    weights, confidence, candidates = drafting or (None, 0.0, 0)
     compiled = ops.native.Lane(
         verifier=verifier.network.at_once,
-        drafter=weights,
-        lookup=lookup,
+        drafter=drafting,
         rules=(
             special.eos,
             isinstance(rule, (TopBeta, MixedRule)),
             rule.samples,
             schedule.most_rows if isinstance(schedule, FewRows) else 2**62,
-            *(isinstance(drafter, BlockNatDrafter) and drafter.encoded_by is verifier,),
-            *(candidates, confidence),
             list(map(list, own.bad_words)),
             *(list(own.banned_first), own.num_opening),
             -1 if own.forced_last is None else own.forced_last,

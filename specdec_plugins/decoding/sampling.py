@@ -86,9 +86,9 @@ def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-def best_probability(logits: Tensor) -> Tensor:
-    """Probability of the best token, without warping: [..., V] gives [...]."""
-    return (logits.amax(-1) - log_total(logits)).exp()
+def best_log_probability(logits: Tensor) -> Tensor:
+    """Log-probability of the best token, without warping: [..., V] gives [...]."""
+    return logits.amax(-1) - log_total(logits)
 
 
 def sample(weights: Tensor, uniform: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -20,7 +21,7 @@ from specdec_plugins.decoding.extend import narrowed, until_eos
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.decoding.sampling import best_probability, draft_token
+from specdec_plugins.decoding.sampling import best_log_probability, draft_token
 
 DRAFTERS: Registry[Drafter] = Registry(
     "drafter", {"hint": "nothing drafts from hints any more; choose block"}
@@ -71,6 +72,10 @@ class ContextDrafter(Stateful):
 
     def fresh(self, target: Target) -> Self:
         return type(self)(self._config, self._context.beside(target))
+
+    def native(self, verifier: Any) -> Any:
+        """The same in the kernels' lane, whose verifier this is; None = only torch drafts so."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class TokenByToken:
             logits = reader.logits()
             going = going & (i < budget)
             if self.confidence > 0:
-                going = going & (best_probability(logits) >= self.confidence)
+                going = going & (best_log_probability(logits) >= math.log(self.confidence))
                 if may_wait and not bool(going.any()):
                     break
             place = prefix.lengths + i

@@ -96,20 +96,26 @@ class BlockNatDrafter(ContextDrafter):
             _ = self._shortlist.most  # before a round, as it waits for a device
         self._listed: list[Listed] = []  # the same where the kernels choose among it
         is_listed = self._shortlist is not None and not self._samples
-        self._at_once = self.keeps_prefix and is_listed
         # Reading a value on the CPU needs no synchronisation, and every column costs.
         self._may_wait = self.network.decoder.tokens.weight.is_cpu
         # A GPU has no lists: the best of the whole table at each position would take longer.
         listed = None if self._may_wait else 256
         self._num_candidates = config.candidates or (listed if is_listed else 64)
 
-    @property
-    def at_once(self) -> tuple[Any, float, int] | None:
-        """For the kernels' lane: weights, confidence and candidates; None where it cannot draft."""
-        weights = self.network.at_once if self._at_once else None
-        if weights is None:
+    def native(self, verifier: Any) -> Any:
+        """See `ContextDrafter`."""
+        network, lists = self.network, self._shortlist
+        draws_or_forgets = self._samples or self.keeps_prefix != network.config.cached_prefix
+        if draws_or_forgets or network.at_once is None:
             return None
-        return weights, self._config.confidence, self._num_candidates or 0
+        return ops.native.BlockNatDrafter(
+            weights=network.at_once,
+            lists=None if lists is None else network.decoder.listed(lists),
+            shares_encoder=self.encoded_by is not None,
+            candidates=self._num_candidates or 0,
+            confidence=self._config.confidence,
+            eos=self._eos,
+        )
 
     @torch.inference_mode()
     def admit(self, source: SourceBatch) -> None:

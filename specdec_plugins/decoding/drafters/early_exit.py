@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from specdec_plugins.decoding.drafters.base import (
     DraftContext,
     TokenByToken,
 )
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.errors import UserError, require
 
 
@@ -62,6 +64,14 @@ class EarlyExitDrafter(ContextDrafter):
         self._exit_layer = config.exit_layer
         self._verifier = _checked_verifier(context, config.exit_layer)
         self._drafting = TokenByToken(context.verifier, context.sampling, config.confidence)
+
+    def native(self, verifier: Any) -> Any:
+        """See `ContextDrafter`."""
+        confidence, eos = self._config.confidence, self._drafting.target.special.eos
+        if self._drafting.sampling:
+            return None
+        least = math.log(confidence) if confidence > 0 else -math.inf
+        return ops.native.EarlyExitDrafter(verifier, self._exit_layer, least, eos)
 
     def propose(self, asked: DraftRequest) -> Draft:
         reader = _FirstLayers(self._verifier, asked.prefix, self._exit_layer, asked.prefix.last())

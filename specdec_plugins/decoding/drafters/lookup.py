@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,12 +45,11 @@ class LookupDrafter(ContextDrafter):
         # [B, S] int64, sources in target ids
         self._source = torch.zeros(0, 0, dtype=torch.int64, device=device)
 
-    @cached_property
-    def at_once(self) -> Any:
-        """The same in the kernels' lane."""
+    def native(self, verifier: Any) -> Any:
+        """See `ContextDrafter`."""
         table = self._to_target
         known = [] if table is None else table.masked_fill(table == self._unk, NOTHING).tolist()
-        return ops.native.Lookup(known, self._config.min_ngram, self._config.max_ngram)
+        return ops.native.LookupDrafter(known, self._config.min_ngram, self._config.max_ngram)
 
     def admit(self, source: SourceBatch) -> None:
         tokens = source.tokens

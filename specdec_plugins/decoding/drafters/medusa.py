@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from specdec_plugins.decoding.drafters.base import (
     Needs,
     until_end,
 )
+from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import at, best
 from specdec_plugins.decoding.networks.heads import MedusaHeads
 from specdec_plugins.errors import UserError, require
@@ -81,6 +82,11 @@ class MedusaDrafter(ContextDrafter):
         self._hidden = weight.new_zeros(0, self._heads.dim)  # [B, D]
         # [B] bool, whether `_hidden` of this row is set
         self._known = torch.zeros(0, dtype=torch.bool, device=weight.device)
+
+    def native(self, verifier: Any) -> Any:
+        """See `ContextDrafter`."""
+        heads = self._heads.at_once
+        return None if heads is None else ops.native.MedusaDrafter(verifier, heads, self._eos)
 
     def admit(self, source: SourceBatch) -> None:
         self._hidden = pad(self._hidden, (0, 0, 0, len(source)))

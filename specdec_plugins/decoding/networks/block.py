@@ -19,7 +19,7 @@ from specdec_plugins.decoding.networks.cache import CacheWindow, SourceMemory
 from specdec_plugins.decoding.networks.config import BlockConfig
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import additive
-from specdec_plugins.decoding.networks.cpu.products import NativeHead, NativeLayers
+from specdec_plugins.decoding.networks.cpu.products import NativeHead, NativeLayers, NativeLinear
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist
 from specdec_plugins.decoding.networks.layers import LayerStack, PositionTable
@@ -133,6 +133,11 @@ class BidirectionalDecoder(nn.Module):
             queries=self._queries() if self.copy else None,
             head=head.compiled(self.tokens.weight) if isinstance(head, NativeHead) else None,
         )
+
+    def listed(self, lists: Shortlist) -> tuple[Any, ...]:
+        """Shortlists for the kernels' lane."""
+        choices = cast(NativeHead, self.head).choosing(self.tokens.weight)
+        return lists.starts, lists.types, lists.common, choices
 
     def through(
         self,
@@ -301,20 +306,18 @@ class BlockDrafter(EncoderDecoder):
     def at_once(self) -> Any:
         """All weights, for the kernels' lane; None where they do not do everything."""
         decoder, encoder = self.decoder, self.encoder
-        drafts = decoder.cached_prefix and isinstance(decoder.head, NativeHead)
-        is_fast = isinstance(encoder.layers, NativeLayers) and not encoder.embedding.project
-        if not is_fast or not drafts or decoder.shortlist is None:
+        layers, head = decoder.layers, decoder.head
+        is_fast = all(isinstance(own, NativeLayers) for own in (encoder.layers, layers))
+        if not is_fast or encoder.embedding.project:
             return None
-        layers, head = cast(NativeLayers, decoder.layers), cast(NativeHead, decoder.head)
-        lists = decoder.shortlist
+        read_by_head: list[Any] = head.packed_keys_values if isinstance(head, NativeHead) else []
         return ops.native.Drafting(
             network=decoder.drafter,
             encoder=encoder.embedding.reader(encoder.layers, encoder.norm),
-            keys_values=[*layers.packed_keys_values, *head.packed_keys_values],
-            starts=lists.starts,
-            types=lists.types,
-            common=lists.common,
-            choices=head.choosing(decoder.tokens.weight),
+            keys_values=[*cast(NativeLayers, layers).packed_keys_values, *read_by_head],
+            output=cast(NativeLinear, decoder.output).packed,
+            keeps_prefix=self.config.cached_prefix,
+            pad=self.config.pad,
             longest=self.config.longest_block,
             max_positions=self.config.decoder.max_positions,
         )

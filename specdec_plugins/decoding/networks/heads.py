@@ -67,9 +67,26 @@ class MedusaHeads(TrainedNetwork):
         self.num_heads, self.dim = config.num_heads, config.dim
         # All W_k and b_k as one product.
         self.blocks = nn.Linear(config.dim, config.num_heads * config.dim)
+        self._compiled: Any = None
+
+    @property
+    def at_once(self) -> Any:
+        """The kernels' heads; None where they do not suit."""
+        weight, bias = self.blocks.weight.detach(), self.blocks.bias.detach()
+        if not ops.compiled(weight):
+            return None
+        if self._compiled is None:
+            packed = ops.native.PackedWeights(weight, bias, int8=False, instruction_set="")
+            self._compiled = ops.native.Heads(blocks=packed)
+        return self._compiled
 
     def forward(self, hidden: Tensor, num_used: int) -> Tensor:
         """States [B, num_used, D] of the first heads, from last states [B, D]."""
+        compiled = self.at_once
+        if compiled is not None:
+            states = hidden.new_empty(len(hidden), num_used, self.dim)
+            compiled.read(last=hidden, out=states, threads=torch.get_num_threads())
+            return states
         rows = num_used * self.dim
         inner = F.linear(hidden, self.blocks.weight[:rows], self.blocks.bias[:rows])
         residual: Tensor = hidden[:, None]

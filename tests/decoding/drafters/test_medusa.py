@@ -67,9 +67,10 @@ def test_what_cannot_be_read_is_refused() -> None:
     assert DRAFTERS.build("medusa", DraftContext(verifier, heads(6))).max_block_size == 6
 
 
-def test_each_head_is_the_residual_block_of_the_paper() -> None:
-    network = heads(num_heads=4, dim=6)
-    hidden = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).double()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # by torch, and by the kernels
+def test_each_head_is_the_residual_block_of_the_paper(dtype: torch.dtype) -> None:
+    network = heads(num_heads=4, dim=6).to(dtype)
+    hidden = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
     for num_used in (1, 2, 4):
         states = network(hidden, num_used)
         assert states.shape == (3, num_used, 6)

@@ -17,13 +17,16 @@ from specdec_plugins.decoding import engine
 from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.constraints import FREE
-from specdec_plugins.decoding.contract import Drafter
+from specdec_plugins.decoding.contract import Draft, Drafter, DraftRequest
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
+from specdec_plugins.decoding.drafters.lookup import LookupDrafter
 from specdec_plugins.decoding.engine import EngineConfig, Session
 from specdec_plugins.decoding.native import NativeLane
 from specdec_plugins.decoding.networks import (
     BlockConfig,
     BlockDrafter,
+    MedusaConfig,
+    MedusaHeads,
     StackConfig,
     Transformer,
     TransformerConfig,
@@ -43,7 +46,7 @@ from tests.decoding.toys import CPU, SPECIAL, method_of
 pytestmark = pytest.mark.usefixtures("no_gradients")
 Events = dict[str, list[Any]]
 # FUZZ=1000 tries more shapes. 55: a norm outside of the layers, in 8 bits.
-SEEDS = [*range(int(os.environ.get("FUZZ", "12"))), 55]
+SEEDS = [*range(int(os.environ.get("FUZZ", "16"))), 55]
 
 
 class Rounded(nn.Linear):
@@ -87,6 +90,8 @@ class Case:
                 for stack in (config.encoder, config.decoder)
             )
             config = replace(config, encoder=encoder, decoder=decoder)
+        if seed % 8 == 7:  # an exit needs a layer behind it
+            config = replace(config, decoder=replace(config.decoder, num_layers=3))
         self.twin = Transformer(config)  # in float64, by torch's operations
         randomise(self.twin, seed)
         network = with_fast_products(deepcopy(self.twin).float(), self.int8)
@@ -96,9 +101,9 @@ class Case:
             elif isinstance(module, nn.Embedding) and products.LARGE_TABLE == 0:
                 module.weight.data = _in_8_bits(module.weight)
         self.verifier = TransformerVerifier(network, SPECIAL)
-        self.drafter = self._drafter(seed) if seed % 4 else None
-        if seed % 8 == 4:
-            self.drafter = self._lookup()
+        own = {0: None, 4: self._lookup, 5: self._published, 6: self._medusa, 7: self._early_exit}
+        make = own.get(seed % 8, self._fast)
+        self.drafter = None if make is None else make(seed)
 
     def flip(self) -> bool:
         return self.rng.random() < 0.5
@@ -117,7 +122,14 @@ class Case:
             final_norm=before,
         )
 
-    def _drafter(self, seed: int) -> Drafter:
+    def _fast(self, seed: int) -> Drafter:
+        head, lists = self.rng.choice([0, 12, 33, 33]), self.rng.choice([0, 2, 2])
+        return self._block(seed, cached_prefix=True, head=head, lists=head and lists)
+
+    def _published(self, seed: int) -> Drafter:
+        return self._block(seed, cached_prefix=False, head=0, lists=0)
+
+    def _block(self, seed: int, cached_prefix: bool, head: int, lists: int) -> Drafter:
         theirs, own, copies = self.twin.config, self._stack(), self.flip()
         wide = theirs.encoder if copies else own
         own = replace(own, dim=wide.dim, num_heads=wide.num_heads, normalize_before=False)
@@ -134,26 +146,36 @@ class Case:
             block_size=6,
             copy_source=copies,
             scale_decoder=self.flip(),
-            cached_prefix=True,
-            sequential_head=self.rng.choice([12, 33]),
-            head_attention=self.rng.choice([0, own.num_heads]),
-            shortlist_common=2,
-            shortlist_types=2 * num_source,
+            cached_prefix=cached_prefix,
+            sequential_head=head,
+            head_attention=head and self.rng.choice([0, own.num_heads]),
+            shortlist_common=lists,
+            shortlist_types=lists * num_source,
         )
         network = BlockDrafter(config)
         randomise(network, seed).float()
         listed = network.decoder.shortlist
-        assert listed is not None
-        listed.common[:] = torch.tensor([SPECIAL.eos, 4])
-        listed.starts[:] = 2 * torch.arange(num_source + 1)
-        listed.types[:] = torch.arange(2 * num_source) * 7 % num_target
+        if listed is not None:
+            listed.common[:] = torch.tensor([SPECIAL.eos, 4])
+            listed.starts[:] = 2 * torch.arange(num_source + 1)
+            listed.types[:] = torch.arange(2 * num_source) * 7 % num_target
         if self.flip():
             network.encoder = self.verifier.network.encoder
         choices: list[dict[str, float]] = [{}, {"confidence": 0.1}, {"candidates": 3}]
+        choices = choices if head else [{}]
         context = DraftContext(self.verifier, with_fast_products(network, self.int8))
         return DRAFTERS.build("block", context, options=self.rng.choice(choices))
 
-    def _lookup(self) -> Drafter:
+    def _early_exit(self, seed: int) -> Drafter:
+        options: list[dict[str, float]] = [{}, {"exit_layer": 2}, {"confidence": 0.1}]
+        context = DraftContext(self.verifier)
+        return DRAFTERS.build("early_exit", context, options=self.rng.choice(options))
+
+    def _medusa(self, seed: int) -> Drafter:
+        heads = MedusaHeads(MedusaConfig(6, self.twin.config.decoder.dim))
+        return DRAFTERS.build("medusa", DraftContext(self.verifier, randomise(heads, seed).float()))
+
+    def _lookup(self, seed: int) -> Drafter:
         """A source's types are those of the target, or every third is, or none."""
         step = self.rng.choice([1, 3, VOCAB])
         kept = torch.arange(self.twin.config.encoder.vocab_size)
@@ -301,10 +323,21 @@ def test_rows_leave_a_lane_when_they_are_cancelled() -> None:
     assert sorted([*done, *gone]) == sorted(expected)
 
 
+class Silent(LookupDrafter):
+    """A class of a user's, of which the kernels know nothing."""
+
+    def __init__(self, config: Any, context: Any) -> None:
+        """Unlike what it inherits, it needs nothing."""
+
+    def propose(self, asked: DraftRequest) -> Draft:
+        return Draft.empty(len(asked.budget), CPU)
+
+
 def test_parts_of_other_kinds_need_torch() -> None:
     case = Case(1)
     for rule in RULES.names():
         session = Session(case.verifier.fresh(), method_of(None, rule), EngineConfig())
         assert isinstance(session._lanes[0], NativeLane)
-    parts = case.verifier.fresh(), method_of(None, "exact", "heuristic")
-    assert not isinstance(Session(*parts, EngineConfig())._lanes[0], NativeLane)
+    for method in (method_of(None, "exact", "heuristic"), method_of(Silent(None, None))):
+        session = Session(case.verifier.fresh(), method, EngineConfig())
+        assert not isinstance(session._lanes[0], NativeLane)

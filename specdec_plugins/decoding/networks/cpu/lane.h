@@ -6,21 +6,9 @@
 
 #include <chrono>
 
-#include "memory.h"
+#include "drafts.h"
 
 namespace specdec {
-
-// One request.
-struct Asked {
-  std::vector<int64_t> source, text;  // source: without padding; text: the start token, and what is forced
-  int64_t block_size, max_len, min_len, beta;
-  float tau;
-  std::vector<int64_t> banned;
-  bool with_scores, ends_loops;
-  int64_t ngram;  // size of those that occur once; 0 = any may occur again
-  float penalty;  // of tokens that the text has
-  Drawing drawing;
-};
 
 // What one round did to one row.
 struct Report {
@@ -33,53 +21,12 @@ struct Report {
   int64_t length;  // of the text now
 };
 
-// A block drafter.
-struct Drafting {
-  std::shared_ptr<BlockDrafter> network;
-  Reader encoder;
-  std::vector<Packed> keys_values;  // for each layer, and for the head
-  Types starts, types, common;      // see list_types
-  std::shared_ptr<Choices> choices;
-  int64_t longest, max_positions;   // of a block; of a prefix and its block
-};
-
-// Drafts what followed the same tokens earlier, in the source or in the text: LookupDrafter.
-struct Lookup {
-  static constexpr int64_t nothing = -1;
-  std::vector<int64_t> to_target;  // of a source's type, `nothing` where it has none; empty = the same
-  int64_t least, most;             // tokens that must match, and that are compared
-
-  std::vector<int64_t> draft(const std::vector<int64_t>& source, const std::vector<int64_t>& text,
-                             int64_t budget) const {
-    std::vector<int64_t> all;
-    for (int64_t token : source) all.push_back(to_target.empty() ? token : to_target.at(token));
-    all.push_back(nothing);  // no match runs from one into the other
-    all.insert(all.end(), text.begin() + 1, text.end());
-    const auto matches = [&](size_t at) {
-      int64_t count = 0;
-      while (count < most && count < int64_t(std::min(at, text.size() - 1)) &&
-             all[at - 1 - count] == text[text.size() - 1 - count])
-        ++count;
-      return all[at] == nothing ? 0 : count;
-    };
-    int64_t longest = least - 1;
-    auto first = all.end();
-    for (size_t at = 0; at < all.size(); ++at)
-      if (const int64_t count = matches(at); count > longest) longest = count, first = all.begin() + at;
-    const auto last = first + std::min<int64_t>(budget, all.end() - first);
-    return {first, std::find(first, last, nothing)};
-  }
-};
-
 // What a session decides.
 struct Rules {
   int64_t eos;
   bool tolerates;       // beta and tau of a row hold
   bool samples;         // rows draw their tokens, but those that keep only the best
   int64_t most_rows;    // that draft, unless their texts depend on drafts
-  bool shares_encoder;  // the drafter reads the verifier's states
-  int candidates;       // of a position, 0 = all listed
-  float confidence;     // at which drafts stop, 0 = never
   std::vector<std::vector<int64_t>> banned;  // words: of each the last token, after the others
   std::vector<int64_t> banned_first;
   int64_t num_opening;  // tokens of a text before which `banned_first` holds
@@ -88,13 +35,9 @@ struct Rules {
 
 class Lane {
  public:
-  // With neither a drafter nor a lookup every round is a plain step.
-  Lane(std::shared_ptr<Verifying> verifier, std::shared_ptr<Drafting> drafter,
-       std::shared_ptr<Lookup> lookup, Rules rules)
-      : verifier_(std::move(verifier)),
-        drafter_(std::move(drafter)),
-        lookup_(std::move(lookup)),
-        rules_(std::move(rules)) {}
+  // Without a drafter every round is a plain step.
+  Lane(std::shared_ptr<Verifying> verifier, std::shared_ptr<Drafter> drafter, Rules rules)
+      : verifier_(std::move(verifier)), drafter_(std::move(drafter)), rules_(std::move(rules)) {}
 
   // Seconds of parts: encoding, drafting, verifying, and the rest.
   std::vector<double> seconds = std::vector<double>(4);
@@ -115,7 +58,7 @@ class Lane {
     remember(verifier_->keys_values, states.get(), rows, &Row::source, threads);
     const float* first = states.get();
     for (Row* row : rows) {
-      if (drafter_ && rules_.shares_encoder) row->states = Memory(states, const_cast<float*>(first));
+      if (drafter_ && drafter_->shares_encoder) row->encoded = Memory(states, const_cast<float*>(first));
       first += row->width() * verifier_->encoder.stack->dim();
     }
     plan_budgets();
@@ -149,23 +92,6 @@ class Lane {
   }
 
  private:
-  struct Row {
-    Asked asked;
-    std::vector<int64_t> text;  // committed tokens, the start token first
-    bool is_active = true;
-    int64_t budget = 0;  // tokens of the next draft
-    Memory states;  // of the verifier's encoder, until the drafter has read them
-    bool has_joined = false;  // the drafter
-    SourceMemory source, drafter_source, copied;
-    OwnMemory own, drafter_own;
-    int64_t cached = 0, drafter_cached = 0;  // tokens of the text there; the drafter reads no start
-    Packed listed;                           // what may be drafted
-    std::vector<int64_t> drafted;
-    float* logits = nullptr;  // [drafted + 1, V]
-
-    int width() const { return int(asked.source.size()); }
-  };
-
   // Adds the time of a block to a part.
   struct Timer {
     using Clock = std::chrono::steady_clock;
@@ -174,18 +100,6 @@ class Lane {
     double& sum;
     const Clock::time_point start = Clock::now();
   };
-
-  static std::vector<const std::vector<int64_t>*> sources_of(const std::vector<Row*>& rows) {
-    std::vector<const std::vector<int64_t>*> sources;
-    for (const Row* row : rows) sources.push_back(&row->asked.source);
-    return sources;
-  }
-
-  static void remember(const std::vector<Packed>& products, const float* states,
-                       const std::vector<Row*>& rows, SourceMemory Row::*kept, int threads) {
-    const auto found = specdec::remember(products, states, sources_of(rows), threads);
-    for (size_t i = 0; i < rows.size(); ++i) rows[i]->*kept = found[i];
-  }
 
   // Memory for the texts of rows, most of which are about as long as their sources; side by side, for
   // large pages.
@@ -202,172 +116,30 @@ class Lane {
     }
   }
 
-  // Lets rows join the drafter, at their first draft.
-  void join(const std::vector<Row*>& drafting, int threads) {
-    std::vector<Row*> rows;
-    int64_t count = 0;
-    for (Row* row : drafting)
-      if (!row->has_joined) rows.push_back(row), count += row->width();
-    if (rows.empty()) return;
-    const Timer timer(seconds[0]);
-    for (Row* row : rows) {
-      row->has_joined = true;
-      row->listed = list(row->asked.source);
-    }
-    const Memory states = rules_.shares_encoder ? gathered(rows, count)
-                                                : encode(drafter_->encoder, sources_of(rows), threads);
-    remember(drafter_->keys_values, states.get(), rows, &Row::drafter_source, threads);
-    if (!drafter_->network->queries) return;
-    const Tables& tables = drafter_->encoder.tables;
-    const int64_t width = tables.tokens.size(1);
-    const Memory copied = memory_of(2 * count * width);
-    float *keys = copied.get(), *values = keys + count * width;
-    for (Row* row : rows) {
-      std::vector<int64_t> positions(row->width());
-      std::iota(positions.begin(), positions.end(), 0);
-      drafter_->encoder.embed(row->asked.source, positions, keys);
-      for (int64_t token : row->asked.source) {
-        tables.tokens.copy(token, values);
-        values += width;
-      }
-      row->copied = {copied, keys, count * width, row->width()};
-      keys += row->width() * width;
-    }
-  }
-
-  // The verifier's states of some rows, [M, D], which are then let go.
-  Memory gathered(const std::vector<Row*>& rows, int64_t count) const {
-    const int64_t dim = verifier_->encoder.stack->dim();
-    const Memory states = memory_of(count * dim);
-    float* out = states.get();
-    for (Row* row : rows) {
-      out = std::copy_n(row->states.get(), row->width() * dim, out);
-      row->states.reset();
-    }
-    return states;
-  }
-
-  Packed list(const std::vector<int64_t>& source) const {
-    std::vector<int32_t> types(drafter_->network->tables.tokens.size(0));
-    const int64_t count = types.size(), ids = source.size();
-    const int64_t listed = list_types({source.data(), {ids}, 0, {}}, drafter_->starts,
-                                      drafter_->types, drafter_->common,
-                                      {types.data(), {count}, 0, {}});
-    return drafter_->choices->pick({types.data(), {listed}, 0, {}});
-  }
-
-  // What the places of a row see: its own tokens and its source.
-  static void hold(Plan& plan, const std::vector<Row*>& rows, OwnMemory Row::*own,
-                   SourceMemory Row::*source, const Stack& stack) {
-    plan.rows = int(rows.size());
-    for (int layer = 0; layer < stack.size(); ++layer)
-      for (Row* row : rows) {
-        plan.caches.push_back((row->*own).layer(layer));
-        plan.sources.push_back((row->*source).layer(layer));
-      }
-  }
-
   void draft(int threads) {
-    std::vector<Row*> rows;
-    int64_t length = 0;
+    std::vector<Row*> active, drafting;
     for (Row& row : rows_) {
       row.drafted.clear();
-      if (row.is_active && row.budget > 0) rows.push_back(&row), length = std::max(length, row.budget);
+      if (!row.is_active) continue;
+      active.push_back(&row);
+      if (row.budget > 0) drafting.push_back(&row);
     }
-    if (rows.empty()) return;
-    if (lookup_) {
-      const Timer timer(seconds[1]);
-      for (Row* row : rows) row->drafted = lookup_->draft(row->asked.source, row->text, row->budget);
-      return;
+    if (drafting.empty()) return;
+    {
+      const Timer timer(seconds[0]);
+      drafter_->join(active, threads);
     }
-    join(rows, threads);
     const Timer timer(seconds[1]);
-    const BlockDrafter& network = *drafter_->network;
-    const Stack& stack = *network.stack;
-    Plan plan;
-    std::vector<int64_t> tokens, positions, before;
-    std::vector<SourceStates> read;
-    std::vector<Attended> copied;
-    std::vector<Packed> lists;
-    for (Row* row : rows) {
-      const int64_t known = int64_t(row->text.size()) - 1;  // less the start token
-      const int64_t room = std::max<int64_t>(drafter_->max_positions - known, 1);
-      const int64_t masks = std::min(
-          std::clamp<int64_t>(row->asked.block_size, 1, drafter_->longest), room);
-      row->drafter_own.reserve(stack.size(), known + masks, stack.cached());
-      const auto add = [&](int64_t token, int64_t position, int64_t width) {
-        plan.places.push_back({int(before.size()), position, int(width), nullptr});
-        tokens.push_back(token);
-        positions.push_back(position);
-      };
-      for (int64_t at = row->drafter_cached; at < known; ++at) add(row->text[at + 1], at, at + 1);
-      const int64_t first = tokens.size();
-      for (int64_t i = 0; i < masks; ++i) add(network.mask, known + i, known + masks);
-      for (int64_t i = 0; i < length; ++i) plan.asked.push_back(first + std::min(i, masks - 1));
-      row->drafter_cached = known;
-      before.push_back(row->text.back());
-      lists.push_back(row->listed);
-      const auto& [all, keys, stride, width] = row->copied;
-      const int64_t dim = stack.dim();
-      if (network.queries) copied.push_back({keys, keys + stride, dim, nullptr, width});
-      if (network.head->heads) read.push_back(row->drafter_source.layer(stack.size()));
-    }
-    hold(plan, rows, &Row::drafter_own, &Row::drafter_source, stack);
-    const int64_t count = tokens.size(), dim = stack.dim(), num_rows = rows.size();
-    Owned<float, 2> x(count, dim), places(count, dim);
-    Owned<float, 3> states(num_rows, length, dim);
-    network.embed_block(plan.places, tokens.data(), positions.data(), copied, x.values.data(),
-                        places.values.data());
-    stack.follow(plan, x.values.data(), places.values.data(), {0, stack.size()},
-                 states.values.data(), threads);
-    Owned<int64_t, 2> drafted(num_rows, length);
-    Owned<float, 2> confidences(num_rows, length);
-    walk_blocks({states.read(), {}, lists, {before.data(), {num_rows}, 0, {}}, network.tables.tokens},
-                *network.head, read, rules_.candidates,
-                {drafted.written(), confidences.written()}, threads);
-    for (int64_t i = 0; i < num_rows; ++i) {
-      const int64_t* own = drafted.values.data() + i * length;
-      const float* sure = confidences.values.data() + i * length;
-      int64_t kept = 0;
-      const float least = rules_.confidence;
-      while (kept < rows[i]->budget && (least == 0 || sure[kept] >= least)) ++kept;
-      rows[i]->drafted.assign(own, own + up_to_eos(own, kept, rules_.eos));
-    }
+    drafter_->draft(drafting, threads);
   }
 
-  // The verifier's pass over what it has not read of each text, and the draft.
   void score(int threads) {
     const Timer timer(seconds[2]);
-    const Stack& stack = *verifier_->decoder.stack;
-    Plan plan;
-    std::vector<int64_t> tokens, positions;
     std::vector<Row*> rows;
-    for (Row& row : rows_) {
-      if (!row.is_active) continue;
-      const int64_t known = row.text.size(), drafted = row.drafted.size();
-      row.own.reserve(stack.size(), known + drafted, stack.cached());
-      for (int64_t at = row.cached; at < known + drafted; ++at) {
-        if (at >= known - 1) plan.asked.push_back(tokens.size());
-        plan.places.push_back({int(rows.size()), at, int(at) + 1, nullptr});
-        tokens.push_back(at < known ? row.text[at] : row.drafted[at - known]);
-        positions.push_back(at);
-      }
-      rows.push_back(&row);
-    }
-    if (rows.empty()) return;
-    hold(plan, rows, &Row::own, &Row::source, stack);
-    const int64_t asked = plan.asked.size(), width = verifier_->output->linear.out;
-    if (plan.asked.size() == tokens.size()) plan.asked.clear();
-    states_.grow(asked * stack.dim());
-    logits_.grow(asked * width);
-    verifier_->decoder.read(plan, tokens, positions, states_.data, threads);
-    verifier_->output->multiply(matrix<const float>(states_.data, asked, stack.dim()),
-                               matrix(logits_.data, asked, width), threads);
-    float* logits = logits_.data;
-    for (Row* row : rows) {
-      row->logits = logits;
-      logits += (row->drafted.size() + 1) * width;
-    }
+    for (Row& row : rows_)
+      if (row.is_active) rows.push_back(&row);
+    if (!rows.empty())
+      verified_.read(*verifier_, rows, verifier_->decoder.stack->size(), false, threads);
   }
 
   // Bans tokens from the logits of the token after a row's text, which has what was emitted since.
@@ -436,6 +208,7 @@ class Lane {
       if (token == drafted) continue;
       is_failed = !is_finite;
       report.accepted = at;
+      row.state = row.states + at * verifier_->decoder.stack->dim();
       break;
     }
     if (is_failed) {
@@ -482,24 +255,22 @@ class Lane {
 
   // How much each row drafts next: within all limits.
   void plan_budgets() {
-    const bool is_able = drafter_ || lookup_;
     const bool drafts = int64_t(rows_.size()) <= rules_.most_rows;
     for (Row& row : rows_) {
       const bool is_greedy = (!rules_.tolerates || row.asked.beta == 1) && !draws(row);
       const int64_t known = int64_t(row.text.size()) - 1;
       int64_t room = row.asked.max_len - 1;
       if (drafter_) room = std::min(room, drafter_->max_positions);
-      const int64_t wanted = is_able && (drafts || !is_greedy) ? row.asked.block_size : 0;
+      const int64_t wanted = drafter_ && (drafts || !is_greedy) ? row.asked.block_size : 0;
       row.budget = row.is_active ? std::max<int64_t>(std::min(wanted, room - known), 0) : 0;
     }
   }
 
   const std::shared_ptr<Verifying> verifier_;
-  const std::shared_ptr<Drafting> drafter_;
-  const std::shared_ptr<Lookup> lookup_;
+  const std::shared_ptr<Drafter> drafter_;
   const Rules rules_;
   std::vector<Row> rows_;
-  Aligned<float> states_, logits_;  // of the last pass
+  Verified verified_;  // by the last pass
 };
 
 }  // namespace specdec

@@ -61,7 +61,7 @@ inline Memory encode(const Reader& encoder, const std::vector<const std::vector<
     ++plan.rows;
   }
   const Memory states = memory_of(tokens.size() * encoder.stack->dim());
-  encoder.read(plan, tokens, positions, states.get(), threads);
+  encoder.read(plan, tokens, positions, encoder.stack->size(), states.get(), threads);
   return states;
 }
 

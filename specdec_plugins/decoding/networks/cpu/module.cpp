@@ -190,8 +190,11 @@ template <>
 struct type_caster<Drawing> : parts_caster<Drawing, float, int64_t, float, int64_t> {};
 template <>
 struct type_caster<Rules>
-    : parts_caster<Rules, int64_t, bool, bool, int64_t, bool, int, float,
-                   std::vector<std::vector<int64_t>>, std::vector<int64_t>, int64_t, int64_t> {};
+    : parts_caster<Rules, int64_t, bool, bool, int64_t, std::vector<std::vector<int64_t>>,
+                   std::vector<int64_t>, int64_t, int64_t> {};
+template <>
+struct type_caster<Shortlists>
+    : parts_caster<Shortlists, Types, Types, Types, std::shared_ptr<Choices>> {};
 template <>
 struct type_caster<Asked>
     : parts_caster<Asked, std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t, int64_t,
@@ -291,10 +294,13 @@ PYBIND11_MODULE(_kernels, module) {
       .def(py::init<Reader, Reader, std::vector<Packed>, Packed>(), arg("encoder"), arg("decoder"),
            arg("keys_values"), arg("output"));
   py::class_<Drafting, std::shared_ptr<Drafting>>(module, "Drafting")
-      .def(py::init<std::shared_ptr<BlockDrafter>, Reader, std::vector<Packed>, Types, Types, Types,
-                    std::shared_ptr<Choices>, int64_t, int64_t>(),
-           arg("network"), arg("encoder"), arg("keys_values"), arg("starts"), arg("types"),
-           arg("common"), arg("choices"), arg("longest"), arg("max_positions"));
+      .def(py::init<std::shared_ptr<BlockDrafter>, Reader, std::vector<Packed>, Packed, bool, int64_t,
+                    int64_t, int64_t>(),
+           arg("network"), arg("encoder"), arg("keys_values"), arg("output"), arg("keeps_prefix"),
+           arg("pad"), arg("longest"), arg("max_positions"));
+  py::class_<Heads, std::shared_ptr<Heads>>(module, "Heads")
+      .def(py::init<Packed>(), arg("blocks"))
+      .def("read", &Heads::read, arg("last"), arg("out"), arg("threads"), Unlocked());
   py::class_<Searches>(module, "Searches")
       .def(py::init<std::shared_ptr<Verifying>, int64_t, int64_t, std::vector<int64_t>>(),
            arg("verifier"), arg("eos"), arg("unk"), arg("banned"))
@@ -311,13 +317,23 @@ PYBIND11_MODULE(_kernels, module) {
              return told;
            },
            arg("row"));
-  py::class_<Lookup, std::shared_ptr<Lookup>>(module, "Lookup")
+  py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter");
+  py::class_<BlockNatDrafter, Drafter, std::shared_ptr<BlockNatDrafter>>(module, "BlockNatDrafter")
+      .def(py::init<std::shared_ptr<Drafting>, std::optional<Shortlists>, bool, int, float, int64_t>(),
+           arg("weights"), arg("lists"), arg("shares_encoder"), arg("candidates"), arg("confidence"),
+           arg("eos"));
+  py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(module, "LookupDrafter")
       .def(py::init<std::vector<int64_t>, int64_t, int64_t>(), arg("to_target"), arg("least"),
            arg("most"));
+  py::class_<EarlyExitDrafter, Drafter, std::shared_ptr<EarlyExitDrafter>>(module, "EarlyExitDrafter")
+      .def(py::init<std::shared_ptr<Verifying>, int, float, int64_t>(), arg("verifier"),
+           arg("layers"), arg("least"), arg("eos"));
+  py::class_<MedusaDrafter, Drafter, std::shared_ptr<MedusaDrafter>>(module, "MedusaDrafter")
+      .def(py::init<std::shared_ptr<Verifying>, std::shared_ptr<Heads>, int64_t>(), arg("verifier"),
+           arg("heads"), arg("eos"));
   py::class_<Lane>(module, "Lane")
-      .def(py::init<std::shared_ptr<Verifying>, std::shared_ptr<Drafting>, std::shared_ptr<Lookup>,
-                    Rules>(),
-           arg("verifier"), arg("drafter"), arg("lookup"), arg("rules"))
+      .def(py::init<std::shared_ptr<Verifying>, std::shared_ptr<Drafter>, Rules>(), arg("verifier"),
+           arg("drafter"), arg("rules"))
       .def_readwrite("seconds", &Lane::seconds)
       .def("admit", &Lane::admit, arg("joining"), arg("threads"), Unlocked())
       .def("select", &Lane::select, arg("kept"))

@@ -46,13 +46,13 @@ struct Reader {
     normalise(first_norm, out, tokens.size());
   }
 
-  // Last states [m, D] of the places that a plan asks for.
+  // Last states [m, D], or those of the first layers, of the places that a plan asks for.
   void read(const Plan& plan, const std::vector<int64_t>& tokens,
-            const std::vector<int64_t>& positions, float* out, int threads) const {
+            const std::vector<int64_t>& positions, int layers, float* out, int threads) const {
     thread_local Aligned<float> x;  // the system gives and clears memory of that size page by page
     x.grow(tokens.size() * stack->dim());
     embed(tokens, positions, x.data);
-    stack->follow(plan, x.data, nullptr, {0, stack->size()}, out, threads);
+    stack->follow(plan, x.data, nullptr, {0, layers}, out, threads);
     if (x.size > size_t(1) << 20) x = {};
     normalise(last_norm, out, plan.asked.empty() ? tokens.size() : plan.asked.size());
   }
@@ -193,7 +193,33 @@ inline void walk_blocks(const Blocks& blocks, const Head& head,
   in_team(threads, [&](int thread, int team) { isa.walk(walk, arena.scratch, thread, team); });
 }
 
-// A block drafter with a cached prefix.
+// Medusa's heads: heads.py.
+struct Heads {
+  Heads(std::shared_ptr<PackedWeights> blocks) : blocks(std::move(blocks)) {}
+
+  int64_t count() const { return blocks->linear.out / blocks->linear.in; }
+
+  // States [B, K, D] of the first K heads, from last states [B, D].
+  void read(const Floats<2>& last, const Tensor<float, 3>& out, int threads) const {
+    const int64_t rows = last.size(0), used = out.size(1), dim = blocks->linear.in;
+    check_same("rows", rows, out.size(0));
+    check_same("width", dim, last.size(1), out.size(2));
+    check(0 < used && used <= count(), "there are no such heads");
+    Linear first = blocks->linear;
+    first.out = int(used * dim);
+    const Product product{last.data, int(rows), out.data, nullptr, nullptr, Activation::swish};
+    const Arena arena({}, rows, 0, 0, threads);
+    in_team(threads, [&](int thread, int team) {
+      blocks->isa.multiply(first, product, arena.scratch, thread, team);
+    });
+    for (int64_t i = 0; i < out.count(); ++i)
+      out.data[i] += last.data[i / (used * dim) * dim + i % dim];
+  }
+
+  const std::shared_ptr<PackedWeights> blocks;  // the products of all heads, one after the other
+};
+
+// The decoder of a block drafter.
 struct BlockDrafter {
   // queries: with which each position of the table attends to what may be copied, [., D].
   BlockDrafter(Tables tables, std::shared_ptr<Stack> stack, int64_t mask,

@@ -317,7 +317,7 @@ class Searches {
     const int64_t asked = int64_t(plan.asked.size()), dim = stack.dim();
     states_.resize(std::max<size_t>(states_.size(), asked * dim));
     logits_.resize(std::max<size_t>(logits_.size(), asked * num_types()));
-    verifier_->decoder.read(plan, tokens, positions, states_.data(), threads);
+    verifier_->decoder.read(plan, tokens, positions, stack.size(), states_.data(), threads);
     verifier_->output->multiply(matrix<const float>(states_.data(), asked, dim),
                                 matrix(logits_.data(), asked, num_types()), threads);
     reading.logits = logits_.data();
