@@ -277,9 +277,10 @@ def test_a_sentence_is_searched_to_the_last_bit_as_if_alone(int8: bool) -> None:
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("network", [transformer, t5])
 def test_the_kernels_search_as_python_does(
-    network: Callable[[], Transformer], int8: bool, monkeypatch: pytest.MonkeyPatch
+    network: Callable[[], Transformer], int8: bool, monkeypatch: pytest.MonkeyPatch, one_thread: None
 ) -> None:
-    """To the last bit, whatever is asked for; and beside searches that they do not know."""
+    """To the last bit, whatever is asked for; on more threads, and beside searches that they do not
+    know."""
     verifier = TransformerVerifier(with_fast_products(network().float(), int8), SPECIAL)
     constraints, jobs = Constraints(bad_words=((Dictionary.pad,), (8,)), num_opening=2), []
     for i, job in enumerate(requests(40, lambda i: i % 4, max_len=lambda i: 4 + i)):
@@ -287,6 +288,10 @@ def test_the_kernels_search_as_python_does(
         params = replace(job.params, beam=beam, min_len=i % 5)
         jobs.append(replace(job, params=params, required_ids=[[7]] if i % 9 == 8 else []))
     quick = search(verifier, jobs, 7, constraints)
+    torch.set_num_threads(2)
+    for one, other in zip(quick, search(verifier, jobs, 7, constraints), strict=True):
+        assert one.hypotheses == other.hypotheses
+    torch.set_num_threads(1)
     monkeypatch.setattr(sessions, "native_searches", lambda *given: None)
     for job, one, other in zip(jobs, quick, search(verifier, jobs, 7, constraints), strict=True):
         assert one.hypotheses == other.hypotheses, job.params.beam

@@ -18,6 +18,17 @@ struct Asked {
   Drawing drawing;
 };
 
+// What one round did to one row.
+struct Report {
+  enum Ending { none, ended, full, failed, looped };
+  int row = 0;
+  std::vector<int64_t> drafted, emitted;
+  int64_t accepted = 0;
+  int ending = none;
+  std::vector<double> log_probs;  // of what was emitted, if asked for
+  int64_t length = 0;  // of the text now
+};
+
 struct Row {
   Asked asked;
   std::vector<int64_t> text;  // committed tokens, the start token first
@@ -29,6 +40,7 @@ struct Row {
   int64_t cached = 0;             // tokens of the text there
   const float* states = nullptr;  // [drafted + 1, D] of the last pass
   float* logits = nullptr;        // [drafted + 1, V]
+  Report report;                  // of the last round
   // What drafters need.
   bool has_joined = false;
   Memory encoded;  // by the verifier, until the drafter has read it
@@ -36,10 +48,16 @@ struct Row {
   OwnMemory drafter_own;
   int64_t drafter_cached = 0;    // tokens of the text there, without the start token
   Packed listed;                 // what may be drafted
-  const float* state = nullptr;  // [D] that gave the last token
+  std::vector<float> state;      // [D] that gave the last token
 
   int width() const { return int(asked.source.size()); }
 };
+
+// Those of drafts, of this thread.
+inline Aligned<float>& logits_of_drafts() {
+  thread_local Aligned<float> own;
+  return own;
+}
 
 inline std::vector<const std::vector<int64_t>*> sources_of(const std::vector<Row*>& rows) {
   std::vector<const std::vector<int64_t>*> sources;
@@ -103,16 +121,16 @@ struct Verified {
   }
 };
 
-// Drafts for the rows of one lane.
+// Drafts for the rows of one lane; for several parts of them at the same time.
 class Drafter {
  public:
   virtual ~Drafter() = default;
 
   // Called before each draft with all rows that are not finished.
-  virtual void join(const std::vector<Row*>& rows, int threads) { (void)rows, (void)threads; }
+  virtual void join(const std::vector<Row*>& rows, int threads) const { (void)rows, (void)threads; }
 
   // Fills `drafted`, which is empty, of rows that have a budget.
-  virtual void draft(const std::vector<Row*>& rows, int threads) = 0;
+  virtual void draft(const std::vector<Row*>& rows, int threads) const = 0;
 
   int64_t max_positions = INT64_MAX;  // of a text, less the start token, and its draft
   bool shares_encoder = false;        // reads what the verifier has encoded
@@ -160,7 +178,7 @@ class BlockNatDrafter : public Drafter {
   }
 
   // At their first draft.
-  void join(const std::vector<Row*>& all, int threads) override {
+  void join(const std::vector<Row*>& all, int threads) const override {
     std::vector<Row*> rows;
     for (Row* row : all)
       if (row->budget > 0 && !row->has_joined) rows.push_back(row);
@@ -175,7 +193,7 @@ class BlockNatDrafter : public Drafter {
     if (weights_->network->queries) copy_sources(rows);
   }
 
-  void draft(const std::vector<Row*>& rows, int threads) override {
+  void draft(const std::vector<Row*>& rows, int threads) const override {
     const BlockDrafter& network = *weights_->network;
     const Stack& stack = *network.stack;
     int64_t length = 0;
@@ -199,14 +217,14 @@ class BlockNatDrafter : public Drafter {
                  states.values.data(), threads);
     const int64_t width = weights_->output->linear.out;
     if (!lists_) {
-      logits_.grow(num_rows * length * width);
+      logits_of_drafts().grow(num_rows * length * width);
       weights_->output->multiply(matrix<const float>(states.values.data(), num_rows * length, dim),
-                                 matrix(logits_.data, num_rows * length, width), threads);
+                                 matrix(logits_of_drafts().data, num_rows * length, width), threads);
     }
     if (network.head)
       walk(rows, states.read(), threads);
     else
-      draft_best(rows, logits_.data, length, int(width), eos_, threads);
+      draft_best(rows, logits_of_drafts().data, length, int(width), eos_, threads);
   }
 
  private:
@@ -294,7 +312,7 @@ class BlockNatDrafter : public Drafter {
       if (lists_) blocks.lists.push_back(row->listed);
       if (network.head->heads) read.push_back(row->drafter_source.layer(network.stack->size()));
     }
-    if (!lists_) blocks.logits = Floats<3>{logits_.data, {count, length, width}, 0, {}};
+    if (!lists_) blocks.logits = Floats<3>{logits_of_drafts().data, {count, length, width}, 0, {}};
     blocks.before = {before.data(), {count}, 0, {}};
     Owned<int64_t, 2> drafted(count, length);
     Owned<float, 2> confidences(count, length);
@@ -314,7 +332,6 @@ class BlockNatDrafter : public Drafter {
   const int candidates_;
   const float confidence_;
   const int64_t eos_;
-  Aligned<float> logits_;
 };
 
 // Drafts what followed the same tokens earlier, in the source or in the text.
@@ -327,7 +344,7 @@ class LookupDrafter : public Drafter {
   LookupDrafter(std::vector<int64_t> to_target, int64_t least, int64_t most)
       : to_target_(std::move(to_target)), least_(least), most_(most) {}
 
-  void draft(const std::vector<Row*>& rows, int) override {
+  void draft(const std::vector<Row*>& rows, int) const override {
     for (Row* row : rows) row->drafted = found(row->asked.source, row->text, row->budget);
   }
 
@@ -365,11 +382,12 @@ class EarlyExitDrafter : public Drafter {
   EarlyExitDrafter(std::shared_ptr<Verifying> verifier, int layers, float least, int64_t eos)
       : verifier_(std::move(verifier)), layers_(layers), least_(least), eos_(eos) {}
 
-  void draft(const std::vector<Row*>& rows, int threads) override {
+  void draft(const std::vector<Row*>& rows, int threads) const override {
+    thread_local Verified exit;
     std::vector<int64_t> cached;  // by all layers
     for (const Row* row : rows) cached.push_back(row->cached);
     for (std::vector<Row*> going = rows; !going.empty();) {
-      exit_.read(*verifier_, going, layers_, true, threads);
+      exit.read(*verifier_, going, layers_, true, threads);
       const auto stops = [&](Row* row) { return !extend(*row); };
       going.erase(std::remove_if(going.begin(), going.end(), stops), going.end());
     }
@@ -393,7 +411,6 @@ class EarlyExitDrafter : public Drafter {
   const int layers_;
   const float least_;
   const int64_t eos_;
-  Verified exit_;
 };
 
 // Drafts what heads say of the state that gave a row's last token, from the second round on.
@@ -403,37 +420,36 @@ class MedusaDrafter : public Drafter {
       : verifier_(std::move(verifier)), heads_(std::move(heads)), eos_(eos) {}
 
   // What was before is not known here, nor to the slow twin.
-  void join(const std::vector<Row*>& rows, int) override {
+  void join(const std::vector<Row*>& rows, int) const override {
     for (Row* row : rows)
-      if (!std::exchange(row->has_joined, true)) row->state = nullptr;
+      if (!std::exchange(row->has_joined, true)) row->state.clear();
   }
 
-  void draft(const std::vector<Row*>& all, int threads) override {
+  void draft(const std::vector<Row*>& all, int threads) const override {
     const int64_t dim = verifier_->decoder.stack->dim(), width = verifier_->output->linear.out;
     std::vector<Row*> rows;
     std::vector<float> last;
     int64_t length = 0;
     for (Row* row : all) {
-      if (!row->state) continue;
+      if (row->state.empty()) continue;
       rows.push_back(row);
-      last.insert(last.end(), row->state, row->state + dim);
+      last.insert(last.end(), row->state.begin(), row->state.end());
       length = std::max(length, std::min(row->budget, heads_->count()));
     }
     const int64_t num_rows = rows.size(), count = num_rows * length;
     if (!count) return;
     Owned<float, 3> states(num_rows, length, dim);
     heads_->read(matrix<const float>(last.data(), num_rows, dim), states.written(), threads);
-    logits_.grow(count * width);
+    logits_of_drafts().grow(count * width);
     verifier_->output->multiply(matrix<const float>(states.values.data(), count, dim),
-                                matrix(logits_.data, count, width), threads);
-    draft_best(rows, logits_.data, length, int(width), eos_, threads);
+                                matrix(logits_of_drafts().data, count, width), threads);
+    draft_best(rows, logits_of_drafts().data, length, int(width), eos_, threads);
   }
 
  private:
   const std::shared_ptr<Verifying> verifier_;
   const std::shared_ptr<Heads> heads_;
   const int64_t eos_;
-  Aligned<float> logits_;
 };
 
 }  // namespace specdec

@@ -271,4 +271,19 @@ void for_rows(int64_t rows, int threads, const Work& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
+// Calls work(rows, part, team) for parts of rows. Each part has a thread of its own, a team of one: no
+// thread waits for another between two products. Of fewer rows, the whole is one part for all threads,
+// as each part reads all weights.
+template <typename Row, typename Work>
+void for_parts(const std::vector<Row*>& rows, int threads, const Work& work) {
+  constexpr int kLeast = 2;  // rows a thread
+  const int64_t count = rows.size(), parts = count >= int64_t(kLeast) * threads ? threads : 1;
+  if (rows.empty()) return;
+  for_rows(parts, threads, [&](int64_t part) {
+    const auto first = rows.begin() + count * part / parts;
+    const auto stop = rows.begin() + count * (part + 1) / parts;
+    work(std::vector<Row*>(first, stop), int(part), parts == 1 ? threads : 1);
+  });
+}
+
 }  // namespace specdec

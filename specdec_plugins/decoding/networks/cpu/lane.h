@@ -10,17 +10,6 @@
 
 namespace specdec {
 
-// What one round did to one row.
-struct Report {
-  enum Ending { none, ended, full, failed, looped };
-  int row;
-  std::vector<int64_t> drafted, emitted;
-  int64_t accepted;
-  int ending;
-  std::vector<double> log_probs;  // of what was emitted, if asked for
-  int64_t length;  // of the text now
-};
-
 // What a session decides.
 struct Rules {
   int64_t eos;
@@ -53,14 +42,7 @@ class Lane {
     }
     std::vector<Row*> rows;
     for (size_t i = before; i < rows_.size(); ++i) rows.push_back(&rows_[i]);
-    open(rows);
-    const Memory states = encode(verifier_->encoder, sources_of(rows), threads);
-    remember(verifier_->keys_values, states.get(), rows, &Row::source, threads);
-    const float* first = states.get();
-    for (Row* row : rows) {
-      if (drafter_ && drafter_->shares_encoder) row->encoded = Memory(states, const_cast<float*>(first));
-      first += row->width() * verifier_->encoder.stack->dim();
-    }
+    for_parts(rows, threads, [&](const std::vector<Row*>& own, int, int team) { read(own, team); });
     plan_budgets();
   }
 
@@ -76,22 +58,38 @@ class Lane {
   // Rounds until a row ends, at most so many.
   std::vector<Report> run(int most, int threads) {
     std::vector<Report> reports;
+    rooms_.resize(std::max<size_t>(rooms_.size(), threads));
     for (bool goes_on = true; most > 0 && goes_on; --most) {
-      draft(threads);
-      score(threads);
-      const Timer timer(seconds[3]);
-      const size_t first = reports.size();
-      for (size_t row = 0; row < rows_.size(); ++row)
-        if (rows_[row].is_active) reports.push_back({int(row), {}, {}, 0, 0, {}, 0});
-      for_rows(reports.size() - first, threads, [&](int64_t i) { conclude(reports[first + i]); });
+      std::vector<Row*> rows;
+      for (Row& row : rows_)
+        if (row.is_active) rows.push_back(&row);
+      for_parts(rows, threads, [&](const std::vector<Row*>& own, int part, int team) {
+        Room& room = rooms_[part];
+        draft(own, room, team);
+        score(own, room, team);
+        const Timer timer(room.seconds[3]);
+        for_rows(own.size(), team, [&](int64_t i) { conclude(*own[i]); });
+      });
+      goes_on = !rows.empty();
+      for (Row* row : rows) {
+        goes_on &= row->report.ending == Report::none;
+        row->report.row = int(row - rows_.data());
+        reports.push_back(std::move(row->report));
+      }
       plan_budgets();
-      goes_on = reports.size() > first;
-      for (size_t i = first; i < reports.size(); ++i) goes_on &= reports[i].ending == Report::none;
     }
+    for (size_t part = 0; part < seconds.size(); ++part)  // the others work at the same time
+      seconds[part] += std::exchange(rooms_[0].seconds[part], 0.0);
     return reports;
   }
 
  private:
+  // What a pass over a part of the rows gives, and how long its parts took, as `seconds`.
+  struct Room {
+    Verified verified;
+    std::vector<double> seconds = std::vector<double>(4);
+  };
+
   // Adds the time of a block to a part.
   struct Timer {
     using Clock = std::chrono::steady_clock;
@@ -100,6 +98,18 @@ class Lane {
     double& sum;
     const Clock::time_point start = Clock::now();
   };
+
+  // Reads the sources of rows that join.
+  void read(const std::vector<Row*>& rows, int threads) const {
+    open(rows);
+    const Memory states = encode(verifier_->encoder, sources_of(rows), threads);
+    remember(verifier_->keys_values, states.get(), rows, &Row::source, threads);
+    const float* first = states.get();
+    for (Row* row : rows) {
+      if (drafter_ && drafter_->shares_encoder) row->encoded = Memory(states, const_cast<float*>(first));
+      first += row->width() * verifier_->encoder.stack->dim();
+    }
+  }
 
   // Memory for the texts of rows, most of which are about as long as their sources; side by side, for
   // large pages.
@@ -116,30 +126,24 @@ class Lane {
     }
   }
 
-  void draft(int threads) {
-    std::vector<Row*> active, drafting;
-    for (Row& row : rows_) {
-      row.drafted.clear();
-      if (!row.is_active) continue;
-      active.push_back(&row);
-      if (row.budget > 0) drafting.push_back(&row);
+  void draft(const std::vector<Row*>& rows, Room& room, int threads) const {
+    std::vector<Row*> drafting;
+    for (Row* row : rows) {
+      row->drafted.clear();
+      if (row->budget > 0) drafting.push_back(row);
     }
     if (drafting.empty()) return;
     {
-      const Timer timer(seconds[0]);
-      drafter_->join(active, threads);
+      const Timer timer(room.seconds[0]);
+      drafter_->join(rows, threads);
     }
-    const Timer timer(seconds[1]);
+    const Timer timer(room.seconds[1]);
     drafter_->draft(drafting, threads);
   }
 
-  void score(int threads) {
-    const Timer timer(seconds[2]);
-    std::vector<Row*> rows;
-    for (Row& row : rows_)
-      if (row.is_active) rows.push_back(&row);
-    if (!rows.empty())
-      verified_.read(*verifier_, rows, verifier_->decoder.stack->size(), false, threads);
+  void score(const std::vector<Row*>& rows, Room& room, int threads) const {
+    const Timer timer(room.seconds[2]);
+    room.verified.read(*verifier_, rows, verifier_->decoder.stack->size(), false, threads);
   }
 
   // Bans tokens from the logits of the token after a row's text, which has what was emitted since.
@@ -185,10 +189,11 @@ class Lane {
   }
 
   // Judges the draft of a row, and extends its text.
-  void conclude(Report& report) {
-    Row& row = rows_[report.row];
+  void conclude(Row& row) const {
+    Report& report = row.report = {};
     const int width = verifier_->output->linear.out;
     const int64_t length = row.text.size(), room = row.asked.max_len - (length - 1);
+    const int64_t dim = verifier_->decoder.stack->dim();
     report.drafted = row.drafted;
     bool is_failed = false;
     std::vector<int64_t> text = row.text;
@@ -208,7 +213,7 @@ class Lane {
       if (token == drafted) continue;
       is_failed = !is_finite;
       report.accepted = at;
-      row.state = row.states + at * verifier_->decoder.stack->dim();
+      row.state.assign(row.states + at * dim, row.states + (at + 1) * dim);
       break;
     }
     if (is_failed) {
@@ -270,7 +275,7 @@ class Lane {
   const std::shared_ptr<Drafter> drafter_;
   const Rules rules_;
   std::vector<Row> rows_;
-  Verified verified_;  // by the last pass
+  std::vector<Room> rooms_;  // one for each part of the rows
 };
 
 }  // namespace specdec

@@ -192,12 +192,18 @@ class Searches {
   void admit(const std::vector<std::vector<int64_t>>& sources, std::vector<SearchOptions> asked,
              int threads) {
     check_same("searches", sources.size(), asked.size());
-    std::vector<const std::vector<int64_t>*> joining;
-    for (const std::vector<int64_t>& source : sources) joining.push_back(&source);
-    const Memory states = encode(verifier_->encoder, joining, threads);
-    const auto found = remember(verifier_->keys_values, states.get(), joining, threads);
-    for (size_t i = 0; i < asked.size(); ++i)
-      rows_.push_back({std::make_unique<Search>(std::move(asked[i])), found[i], {}, {}});
+    const size_t before = rows_.size();
+    for (SearchOptions& own : asked)
+      rows_.push_back({std::make_unique<Search>(std::move(own)), {}, {}, {}});
+    std::vector<Row*> rows;
+    for (size_t i = before; i < rows_.size(); ++i) rows.push_back(&rows_[i]);
+    for_parts(rows, threads, [&](const std::vector<Row*>& own, int, int team) {
+      std::vector<const std::vector<int64_t>*> joining;
+      for (const Row* row : own) joining.push_back(&sources[row - &rows_[before]]);
+      const Memory states = encode(verifier_->encoder, joining, team);
+      const auto found = remember(verifier_->keys_values, states.get(), joining, team);
+      for (size_t i = 0; i < own.size(); ++i) own[i]->source = found[i];
+    });
   }
 
   // Keeps these searches, in this order.
@@ -214,12 +220,15 @@ class Searches {
   // Steps until a search is over, at most so many; returns those that are.
   std::vector<int> run(int most, int threads) {
     std::vector<int> over;
+    rooms_.resize(std::max<size_t>(rooms_.size(), threads));
     for (bool goes_on = true; most > 0 && goes_on && over.empty(); --most) {
       std::vector<Row*> going;
       for (Row& row : rows_)
         if (!row.search->is_over) going.push_back(&row);
       goes_on = !going.empty();
-      if (goes_on) step(going, threads);
+      for_parts(going, threads, [&](const std::vector<Row*>& own, int part, int team) {
+        step(own, rooms_[part], team);
+      });
       for (size_t i = 0; i < rows_.size(); ++i)
         if (const Row& row = rows_[i]; row.search->is_over && !row.is_told) over.push_back(int(i));
     }
@@ -235,6 +244,10 @@ class Searches {
     std::vector<int64_t> held;  // the position of what each place holds
     bool is_told = false;  // that it is over
   };
+  // What a pass over a part of the searches writes.
+  struct Room {
+    std::vector<float> states, logits;
+  };
   struct Reading {
     float* logits = nullptr;      // [rows, V], of the positions whose output is wanted
     std::vector<int> owners;      // [rows] the search of each
@@ -243,8 +256,8 @@ class Searches {
 
   int64_t num_types() const { return verifier_->output->linear.out; }
 
-  void step(const std::vector<Row*>& rows, int threads) {
-    const Reading reading = read(rows, threads);
+  void step(const std::vector<Row*>& rows, Room& room, int threads) const {
+    const Reading reading = read(rows, room, threads);
     const int64_t width = num_types(), num_rows = int64_t(reading.owners.size());
     std::vector<double> totals(num_rows);
     std::vector<std::vector<Candidate>> best(num_rows);
@@ -271,7 +284,7 @@ class Searches {
   }
 
   // One pass over the ends of all open hypotheses, and at first over what is forced.
-  Reading read(const std::vector<Row*>& rows, int threads) {
+  Reading read(const std::vector<Row*>& rows, Room& room, int threads) const {
     const Stack& stack = *verifier_->decoder.stack;
     Reading reading;
     Plan plan;
@@ -315,12 +328,13 @@ class Searches {
         plan.sources.push_back(row->source.layer(layer));
       }
     const int64_t asked = int64_t(plan.asked.size()), dim = stack.dim();
-    states_.resize(std::max<size_t>(states_.size(), asked * dim));
-    logits_.resize(std::max<size_t>(logits_.size(), asked * num_types()));
-    verifier_->decoder.read(plan, tokens, positions, stack.size(), states_.data(), threads);
-    verifier_->output->multiply(matrix<const float>(states_.data(), asked, dim),
-                                matrix(logits_.data(), asked, num_types()), threads);
-    reading.logits = logits_.data();
+    auto& [states, logits] = room;
+    states.resize(std::max<size_t>(states.size(), asked * dim));
+    logits.resize(std::max<size_t>(logits.size(), asked * num_types()));
+    verifier_->decoder.read(plan, tokens, positions, stack.size(), states.data(), threads);
+    verifier_->output->multiply(matrix<const float>(states.data(), asked, dim),
+                                matrix(logits.data(), asked, num_types()), threads);
+    reading.logits = logits.data();
     return reading;
   }
 
@@ -366,7 +380,7 @@ class Searches {
   const int64_t eos_, unk_;
   const std::vector<int64_t> banned_;
   std::vector<Row> rows_;
-  std::vector<float> states_, logits_;  // of the last pass
+  std::vector<Room> rooms_;  // one for each part of the rows
 };
 
 }  // namespace specdec
