@@ -277,7 +277,10 @@ def test_a_sentence_is_searched_to_the_last_bit_as_if_alone(int8: bool) -> None:
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("network", [transformer, t5])
 def test_the_kernels_search_as_python_does(
-    network: Callable[[], Transformer], int8: bool, monkeypatch: pytest.MonkeyPatch, one_thread: None
+    network: Callable[[], Transformer],
+    int8: bool,
+    one_thread: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To the last bit, whatever is asked for; on more threads, and beside searches that they do not
     know."""
