@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -11,6 +12,11 @@ import pytest
 import torch
 
 from tests.formats.pretrained.toys import small_model
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays, so the collector need not go through it again and again."""
+    gc.set_threshold(20_000, 50, 50)
 
 
 @pytest.fixture(autouse=True)
