@@ -42,7 +42,7 @@ demo-train: setup  ## train on the sample corpus and translate its held-out part
 
 test: setup  ## pass the tests (TEST_FLAGS='-k exact' for some)
 	@echo "test: pytest in $(TEST_PROCESSES) processes"
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_PROCESSES) $(TEST_FLAGS)
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(TEST_PROCESSES) --dist worksteal $(TEST_FLAGS)
 
 # The kernels choose their instruction set at run time, and torch has OpenMP's library.
 wheel: setup  ## build a wheel for this Python and systems as old as this one into wheels/

@@ -14,8 +14,13 @@ import torch
 from tests.formats.pretrained.toys import small_model
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: at the end one process would wait for the other."""
+    items.sort(key=lambda item: item.path.name not in ("test_wheel.py", "test_accelerator.py"))
+
+
 def pytest_collection_finish() -> None:
-    """What has been imported stays, so the collector need not go through it again and again."""
+    """Decoding makes many objects that stay; to look through them took up to half of the time."""
     gc.set_threshold(20_000, 50, 50)
 
 
