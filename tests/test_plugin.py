@@ -1,4 +1,4 @@
-"""Registration with fairseq, each way of loading the plugin in a process of its own."""
+"""Registration with fairseq, however the plugin is loaded."""
 
 from __future__ import annotations
 
@@ -19,34 +19,37 @@ assert {"glat_loss", "early_exit_loss", "medusa_loss"} <= set(CRITERION_REGISTRY
 assert "translation_lev_modified" in TASK_REGISTRY
 """
 
-NO_FAIRSEQ = """
+BY_HAND = """
 import sys
 import specdec_plugins
 loaded = [n for n in sys.modules if n.split(".")[0] in ("fairseq", "torch", "omegaconf")]
 assert not loaded, loaded
+specdec_plugins.register()
+specdec_plugins.register()
 """
-
-BY_HAND = "specdec_plugins.register()\n" * 2
 
 USER_DIR = """
 from argparse import Namespace
 from fairseq.utils import import_user_module
 import_user_module(Namespace(user_dir="specdec_plugins"))
 """
+AFTER_FAIRSEQ = ["import specdec_plugins", USER_DIR, f"import specdec_plugins.errors{USER_DIR}"]
+# Each in a process of its own, for which fairseq need not be imported anew.
+FORKING = """
+import os, sys
+import fairseq
+for script in sys.argv[1:]:
+    if os.fork() == 0:
+        exec(script)
+        break
+    assert os.wait()[1] == 0, script
+"""
 
-FAIRSEQ_FIRST = "import fairseq, specdec_plugins\n"
-CORE_FIRST = "import fairseq, specdec_plugins.errors\n"
+
+def test_an_import_alone_loads_nothing_and_it_can_be_registered_by_hand() -> None:
+    python("-c", BY_HAND + CHECK)
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(NO_FAIRSEQ, id="import alone loads nothing"),
-        pytest.param(NO_FAIRSEQ + BY_HAND + CHECK, id="register by hand, twice"),
-        pytest.param(USER_DIR + CHECK, id="--user-dir"),
-        pytest.param(FAIRSEQ_FIRST + CHECK, id="imported after fairseq"),
-        pytest.param(CORE_FIRST + USER_DIR + CHECK, id="--user-dir after an import"),
-    ],
-)
-def test_registration(script: str) -> None:
-    python("-c", script)
+def test_what_is_imported_after_fairseq_registers() -> None:
+    """By itself, as a user directory, and as one that was imported before."""
+    python("-c", FORKING, *(f"{script}\n{CHECK}" for script in AFTER_FAIRSEQ))
