@@ -172,8 +172,8 @@ class SlowCodec(ToyCodec):
 
 SLOW: dict[str, Any] = {
     "decoding": {"verifier": SlowVerifier()},
-    "before": {"codec": SlowCodec(0.4, 0.0)},
-    "after": {"codec": SlowCodec(0.0, 0.4)},
+    "before": {"codec": SlowCodec(0.2, 0.0)},
+    "after": {"codec": SlowCodec(0.0, 0.2)},
 }
 
 
@@ -181,7 +181,7 @@ SLOW: dict[str, Any] = {
 @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/translate"])
 def test_time_is_bounded_and_the_row_freed(path: str, slow: str) -> None:
     body = {"q": FOREVER, "source": "en", "target": "de"}
-    with running(toy_model(None, **SLOW[slow]), request_timeout=0.2) as server:
+    with running(toy_model(None, **SLOW[slow]), request_timeout=0.1) as server:
         late = server.client.post(path, json=body if path == "/translate" else {"inputs": FOREVER})
         assert late.status_code == (200 if path == "/generate_stream" and slow != "before" else 504)
         assert json.loads(late.text.split("data:")[-1])["error_type"] == "timeout"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from specdec_plugins.decoding.requests import RowEvent
 from specdec_plugins.serving.metrics import SHARED_FOLDER, Metrics
+from tests.programs import run
 
 
 def test_rounds_are_counted_by_what_users_ask_for() -> None:
@@ -49,27 +48,24 @@ def test_rounds_are_counted_by_what_users_ask_for() -> None:
 
 
 SHARING = """
+import os, sys
+import specdec_plugins.decoding.requests  # takes long, and once is enough
+first = os.fork() == 0
+if not first:
+    os.wait()
 from specdec_plugins.serving.metrics import Metrics
 metrics = Metrics()
 metrics.tokens.inc(3)
 metrics.requests.labels("/generate", 200).inc()
 metrics.batch_size.observe(2)
-metrics.queue_size.set({queued})
-{then}
+metrics.queue_size.set(5 if first else 7)
+if not first:
+    sys.stdout.write(metrics.render().decode())
 """
-RENDER = "import sys; sys.stdout.write(metrics.render().decode())"
 
 
 def test_processes_that_share_a_folder_are_one_server(tmp_path: Path) -> None:
-    def process(queued: int, then: str = "") -> str:
-        environment = {**os.environ, SHARED_FOLDER: str(tmp_path)}
-        code = SHARING.format(queued=queued, then=then)
-        command = [sys.executable, "-c", code]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return ended.stdout
-
-    process(queued=5)
-    figures = process(queued=7, then=RENDER)
+    figures = run(sys.executable, "-c", SHARING, **{SHARED_FOLDER: str(tmp_path)}).stdout
     assert "specdec_tokens_total 6.0" in figures
     assert 'specdec_requests_total{code="200",route="/generate"} 2.0' in figures
     assert 'specdec_batch_size_bucket{le="2.0"} 2.0' in figures
