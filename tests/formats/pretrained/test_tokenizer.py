@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Case:
     """A kind of folder, and how transformers reads it."""
 
     model_type: str
-    write: Callable[[Path], None]
+    write: Callable[[Path, Sequence[str]], None]
     cls: str
     source: str | None = None
     target: str | None = None
@@ -63,7 +64,7 @@ class Case:
         """Ours and theirs."""
         import transformers
 
-        self.write(folder)
+        self.write(folder, LINES)
         languages = {"src_lang": self.source, "tgt_lang": self.target, **dict(self.more)}
         given = {} if self.source is None else languages
         theirs = getattr(transformers, self.cls).from_pretrained(folder, **given)
@@ -77,99 +78,50 @@ class Case:
         return read_tokenizer(folder, ids), theirs
 
 
-NLLB = published("nllb200")
 TASKS = {
     ("en", "de"): "translate English to German: ",
     ("en", "fr"): "translate English to French: ",
 }
 
 
-def small100_files(folder: Path) -> None:
-    m2m_files(folder, LINES, published("m2m100"))
+def small100_files(folder: Path, lines: Sequence[str]) -> None:
+    m2m_files(folder, lines, published("m2m100"))
     path = folder / "tokenizer_config.json"
     named = {"tokenizer_class": "SMALL100Tokenizer"}
     path.write_text(json.dumps({**json.loads(path.read_text()), **named}))
 
 
+M2M = partial(m2m_files, codes=published("m2m100"))
+NLLB = partial(nllb_files, codes=published("nllb200"))
+MBART, MBART50 = (
+    partial(spm_files, name=f"{name}Tokenizer", kind="unigram") for name in ("MBart", "MBart50")
+)
+MADLAD = partial(t5_files, codes=["de", "zh_Latn"])
+HUB = {
+    "marian": Case("marian", marian_files, "MarianTokenizer"),
+    "m2m100": Case("m2m_100", M2M, "M2M100Tokenizer", "de", "ko"),
+    "nllb": Case("m2m_100", NLLB, "NllbTokenizer", "deu_Latn", "kor_Hang", edges=False),
+    "mbart": Case("mbart", MBART, "MBartTokenizer", "de_DE", "ko_KR", edges=False),
+    "mbart50": Case("mbart", MBART50, "MBart50Tokenizer", "de_DE", "ko_KR", edges=False),
+    "bart": Case("bart", bart_files, "BartTokenizer"),
+    "t5": Case("t5", t5_files, "T5Tokenizer"),
+}
+SAVED = {f"{name}, saved": replace(case, saved=True, edges=True) for name, case in HUB.items()}
 CASES = {
-    "marian": Case("marian", lambda f: marian_files(f, LINES), "MarianTokenizer"),
-    "marian, saved": Case(
-        "marian", lambda f: marian_files(f, LINES), "MarianTokenizer", saved=True
-    ),
-    "marian, two vocabularies": Case(
-        "marian", lambda f: marian_files(f, LINES, separate=True), "MarianTokenizer"
-    ),
-    "m2m100": Case(
-        *("m2m_100", lambda f: m2m_files(f, LINES, published("m2m100")), "M2M100Tokenizer"),
-        *("de", "ko"),
-    ),
-    "m2m100, saved": Case(
-        *("m2m_100", lambda f: m2m_files(f, LINES, published("m2m100")), "M2M100Tokenizer"),
-        *("de", "ko", True),
-    ),
+    **HUB,
+    **SAVED,
+    "marian, two vocabularies": replace(HUB["marian"], write=partial(marian_files, separate=True)),
     # M2M-100's with the target's language where that has the source's.
-    "small100": Case(*("m2m_100", small100_files, "M2M100Tokenizer", "ko", "ko")),
-    "nllb": Case(
-        "m2m_100",
-        lambda f: nllb_files(f, LINES, NLLB),
-        "NllbTokenizer",
-        "deu_Latn",
-        "kor_Hang",
-        edges=False,
-    ),
-    "nllb, saved": Case(
-        "m2m_100",
-        lambda f: nllb_files(f, LINES, NLLB),
-        "NllbTokenizer",
-        "deu_Latn",
-        "kor_Hang",
-        True,
-    ),
-    "nllb, legacy": Case(
-        *(
-            "m2m_100",
-            lambda f: nllb_files(f, LINES, NLLB),
-            "NllbTokenizer",
-            "deu_Latn",
-            "kor_Hang",
-            True,
-        ),
-        more=(("legacy_behaviour", True),),
-    ),
-    "mbart": Case(
-        *("mbart", lambda f: spm_files(f, LINES, "MBartTokenizer", "unigram"), "MBartTokenizer"),
-        *("de_DE", "ko_KR", False, False),
-    ),
-    "mbart, saved": Case(
-        *("mbart", lambda f: spm_files(f, LINES, "MBartTokenizer", "unigram"), "MBartTokenizer"),
-        *("de_DE", "ko_KR", True),
-    ),
-    "mbart50": Case(
-        "mbart",
-        lambda f: spm_files(f, LINES, "MBart50Tokenizer", "unigram"),
-        *("MBart50Tokenizer", "de_DE", "ko_KR", False, False),
-    ),
-    "mbart50, saved": Case(
-        "mbart",
-        lambda f: spm_files(f, LINES, "MBart50Tokenizer", "unigram"),
-        *("MBart50Tokenizer", "de_DE", "ko_KR", True),
-    ),
-    "bart": Case("bart", lambda f: bart_files(f, LINES), "BartTokenizer"),
-    "bart, saved": Case("bart", lambda f: bart_files(f, LINES), "BartTokenizer", saved=True),
-    "t5": Case("t5", lambda f: t5_files(f, LINES), "T5Tokenizer"),
-    "t5, saved": Case("t5", lambda f: t5_files(f, LINES), "T5Tokenizer", saved=True),
-    "mt5": Case("mt5", lambda f: t5_files(f, LINES, extra_ids=0), "T5Tokenizer"),
-    "madlad, saved": Case(
-        *("t5", lambda f: t5_files(f, LINES, ["de", "zh_Latn"]), "T5Tokenizer", None, "de", True),
-        prefix="<2de> ",
-    ),
-    "byt5": Case("t5", lambda f: byt5_files(f, LINES), "ByT5Tokenizer"),
+    "small100": Case("m2m_100", small100_files, "M2M100Tokenizer", "ko", "ko"),
+    "nllb, legacy": replace(SAVED["nllb, saved"], more=(("legacy_behaviour", True),)),
+    "mt5": Case("mt5", partial(t5_files, extra_ids=0), "T5Tokenizer"),
+    "madlad, saved": Case("t5", MADLAD, "T5Tokenizer", None, "de", saved=True, prefix="<2de> "),
+    "byt5": Case("t5", byt5_files, "ByT5Tokenizer"),
     "t5, tasks": Case(
-        *("t5", lambda f: t5_files(f, LINES), "T5Tokenizer", None, "de"),
-        **{"prefix": TASKS["en", "de"], "tasks": True},
+        *("t5", t5_files, "T5Tokenizer", None, "de"), prefix=TASKS["en", "de"], tasks=True
     ),
     "byt5, tasks": Case(
-        *("t5", lambda f: byt5_files(f, LINES), "ByT5Tokenizer", "en", "French"),
+        *("t5", byt5_files, "ByT5Tokenizer", "en", "French"),
         **{"prefix": TASKS["en", "fr"], "tasks": True, "edges": False},  # a mark takes its space
     ),
 }
