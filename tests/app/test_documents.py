@@ -164,13 +164,6 @@ def test_another_file_is_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "raw.en" in capsys.readouterr().err
 
 
-def test_the_bundled_pair_translates_a_document(po: Path) -> None:
-    out = po.with_name("out.po")
-    po.write_bytes(b'msgid "Click the button."\nmsgstr ""\n')
-    assert command.main([str(po), "-o", str(out), "--quiet"]) == 0
-    assert b"Klicken Sie auf die Schaltfl\xc3\xa4che." in out.read_bytes()
-
-
 def test_the_bundled_pair_keeps_markup(tmp_path: Path) -> None:
     page, out = tmp_path / "a.html", tmp_path / "b.html"
     page.write_text('<p>Click the <b>button</b> or <a href="x">open a file</a>.', encoding="utf-8")

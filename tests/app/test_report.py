@@ -18,7 +18,7 @@ def test_percentiles_are_nearest_ranks() -> None:
 
 
 def test_millions_of_latencies_take_no_memory() -> None:
-    tally, seconds = Tally(), [1.0002**i / 1e3 for i in range(50_000)]  # from 1 ms to 22 s
+    tally, seconds = Tally(), [1.0005**i / 1e3 for i in range(20_000)]  # from 1 ms to 22 s
     tally.add([Translation(n, "", seconds=one) for n, one in enumerate(seconds)])
     assert len(tally.latencies) < 4000
     for share in (0.1, 0.5, 0.95):
