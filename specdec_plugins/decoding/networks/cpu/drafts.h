@@ -53,10 +53,12 @@ struct Row {
   int width() const { return int(asked.source.size()); }
 };
 
-// Those of drafts, of this thread.
-inline Aligned<float>& logits_of_drafts() {
-  thread_local Aligned<float> own;
-  return own;
+// Logits [rows, V] of states [rows, D].
+inline Memory logits_of(const PackedWeights& output, const float* states, int64_t rows, int threads) {
+  const int64_t width = output.linear.out;
+  const Memory logits = memory_of(rows * width);
+  output.multiply(matrix(states, rows, output.linear.in), matrix(logits.get(), rows, width), threads);
+  return logits;
 }
 
 inline std::vector<const std::vector<int64_t>*> sources_of(const std::vector<Row*>& rows) {
@@ -215,16 +217,13 @@ class BlockNatDrafter : public Drafter {
                         places.values.data());
     stack.follow(plan, x.values.data(), places.values.data(), {0, stack.size()},
                  states.values.data(), threads);
-    const int64_t width = weights_->output->linear.out;
-    if (!lists_) {
-      logits_of_drafts().grow(num_rows * length * width);
-      weights_->output->multiply(matrix<const float>(states.values.data(), num_rows * length, dim),
-                                 matrix(logits_of_drafts().data, num_rows * length, width), threads);
-    }
+    Memory logits;
+    if (!lists_)
+      logits = logits_of(*weights_->output, states.values.data(), num_rows * length, threads);
     if (network.head)
-      walk(rows, states.read(), threads);
+      walk(rows, states.read(), logits.get(), threads);
     else
-      draft_best(rows, logits_of_drafts().data, length, int(width), eos_, threads);
+      draft_best(rows, logits.get(), length, weights_->output->linear.out, eos_, threads);
   }
 
  private:
@@ -300,8 +299,9 @@ class BlockNatDrafter : public Drafter {
     for (int64_t i = 0; i < length; ++i) plan.asked.push_back(begin + std::min(i, masks - 1));
   }
 
-  // Drafts what the head chooses after states [rows, length, D].
-  void walk(const std::vector<Row*>& rows, const Floats<3>& states, int threads) const {
+  // Drafts what the head chooses after states [rows, length, D], of what is listed or by logits.
+  void walk(const std::vector<Row*>& rows, const Floats<3>& states, const float* logits,
+            int threads) const {
     const BlockDrafter& network = *weights_->network;
     const int64_t count = rows.size(), length = states.size(1), width = network.tables.tokens.size(0);
     Blocks blocks{states, {}, {}, {}, network.tables.tokens};
@@ -312,7 +312,7 @@ class BlockNatDrafter : public Drafter {
       if (lists_) blocks.lists.push_back(row->listed);
       if (network.head->heads) read.push_back(row->drafter_source.layer(network.stack->size()));
     }
-    if (!lists_) blocks.logits = Floats<3>{logits_of_drafts().data, {count, length, width}, 0, {}};
+    if (logits) blocks.logits = Floats<3>{logits, {count, length, width}, 0, {}};
     blocks.before = {before.data(), {count}, 0, {}};
     Owned<int64_t, 2> drafted(count, length);
     Owned<float, 2> confidences(count, length);
@@ -426,7 +426,7 @@ class MedusaDrafter : public Drafter {
   }
 
   void draft(const std::vector<Row*>& all, int threads) const override {
-    const int64_t dim = verifier_->decoder.stack->dim(), width = verifier_->output->linear.out;
+    const int64_t dim = verifier_->decoder.stack->dim();
     std::vector<Row*> rows;
     std::vector<float> last;
     int64_t length = 0;
@@ -440,10 +440,8 @@ class MedusaDrafter : public Drafter {
     if (!count) return;
     Owned<float, 3> states(num_rows, length, dim);
     heads_->read(matrix<const float>(last.data(), num_rows, dim), states.written(), threads);
-    logits_of_drafts().grow(count * width);
-    verifier_->output->multiply(matrix<const float>(states.values.data(), count, dim),
-                                matrix(logits_of_drafts().data, count, width), threads);
-    draft_best(rows, logits_of_drafts().data, length, int(width), eos_, threads);
+    const Memory logits = logits_of(*verifier_->output, states.values.data(), count, threads);
+    draft_best(rows, logits.get(), length, verifier_->output->linear.out, eos_, threads);
   }
 
  private:
