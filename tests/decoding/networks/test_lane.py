@@ -279,6 +279,18 @@ def test_both_lanes_say_the_same(seed: int, threads_kept: None) -> None:
     assert len({str(event) for event in expected.values()}) > 5  # or the test could not fail
 
 
+def test_rows_join_a_drafter_together_whatever_thread_decodes_them(threads_kept: None) -> None:
+    """The first two draw and so draft from the start; the others draft when these have ended."""
+    case = Case(6)
+    asked = {"top_k": lambda i: i // 2, "max_len": lambda i: 6 + 12 * (i // 2), "block_size": 3}
+    jobs = sentences(4, lambda i: 0, lambda i: 1 + i, **asked)
+    options = {"schedule": "few_rows", "own_rule": MixedRule(), "max_rows": 4, "compact_at": 0.01}
+    expected = said(case, jobs, 1, native=False, **options)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        assert said(case, jobs, 1, native=True, **options) == expected
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_speculating_lane_is_greedy_decoding_of_the_network(seed: int) -> None:
     case, free = Case(seed), {"min_len": 0, "with_scores": True, "ends_loops": False}

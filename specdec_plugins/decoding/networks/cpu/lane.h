@@ -61,11 +61,14 @@ class Lane {
     rooms_.resize(std::max<size_t>(rooms_.size(), threads));
     for (bool goes_on = true; most > 0 && goes_on; --most) {
       std::vector<Row*> rows;
-      for (Row& row : rows_)
-        if (row.is_active) rows.push_back(&row);
+      bool drafts = false;  // all rows join with the first that does, in whatever part they are
+      for (Row& row : rows_) {
+        row.drafted.clear();
+        if (row.is_active) rows.push_back(&row), drafts |= row.budget > 0;
+      }
       for_parts(rows, threads, [&](const std::vector<Row*>& own, int part, int team) {
         Room& room = rooms_[part];
-        draft(own, room, team);
+        if (drafts) draft(own, room, team);
         score(own, room, team);
         const Timer timer(room.seconds[3]);
         for_rows(own.size(), team, [&](int64_t i) { conclude(*own[i]); });
@@ -127,18 +130,15 @@ class Lane {
   }
 
   void draft(const std::vector<Row*>& rows, Room& room, int threads) const {
-    std::vector<Row*> drafting;
-    for (Row* row : rows) {
-      row->drafted.clear();
-      if (row->budget > 0) drafting.push_back(row);
-    }
-    if (drafting.empty()) return;
     {
       const Timer timer(room.seconds[0]);
       drafter_->join(rows, threads);
     }
     const Timer timer(room.seconds[1]);
-    drafter_->draft(drafting, threads);
+    std::vector<Row*> drafting;
+    for (Row* row : rows)
+      if (row->budget > 0) drafting.push_back(row);
+    if (!drafting.empty()) drafter_->draft(drafting, threads);
   }
 
   void score(const std::vector<Row*>& rows, Room& room, int threads) const {
