@@ -375,6 +375,8 @@ class Plan:
     def result(self) -> str:
         """What a finished run has made."""
         made, speedup = f"the bundle is {self.args.output}", best(self.training)["speedup"]
+        if not best(self.training)["updates"]:
+            made += ", whose drafter is the one it started from, as training made none better"
         if pays(best(self.training)):
             return f"{made}, {speedup:g} times as fast with the drafter as without it"
         return (
@@ -454,8 +456,8 @@ class DrafterOptions(StepOptions):
     target_lang: str | None = like(Settings, "target_lang", group=None)
     hours: float = option(4.0, "hours to translate (a quarter at most) and train, over all calls; "
         "starting, saving and measuring come on top", least=0.001)
-    start: Path | None = option(None, "a bundle whose drafter is trained further",
-        flags=("--from",))
+    start: Path | None = option(None, "a bundle whose drafter is trained further; it is kept unless "
+        "one with more accepted tokens comes of it", flags=("--from",))
     every: float | None = option(None, "minutes between checkpoints, each of which is measured "
         "(default: a tenth of the hours, between 2 and 30)", least=0.01)
     patience: int = option(4, "stop after so many measurements without improvement", least=1)

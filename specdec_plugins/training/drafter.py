@@ -315,7 +315,7 @@ class Training:
 
     @property
     def is_over(self) -> bool:
-        points = self.curve.entries
+        points = [point for point in self.curve.entries if point["updates"]]
         if not points:
             return False
         best = max(point["accepted"] for point in points)
@@ -330,6 +330,8 @@ class Training:
         then goes on.
         """
         with _keeping_memory() if self.device.type == "cpu" else nullcontext():
+            if self.plan.start and not self.update and self.rank == 0 and not self.curve.entries:
+                self._measure(measure)  # what comes out is no worse
             while not self._agree(self.rank == 0 and self.is_over):
                 points = self.curve.entries if self.rank == 0 else []
                 at = points[-1]["hours"] if points else 0.0

@@ -266,6 +266,12 @@ def test_it_goes_on_from_an_earlier_drafter(plan: Plan) -> None:
     learnt = read_model(earlier).network(torch.float32, CPU).state_dict()
     for name, weight in further.learnt.items():
         assert torch.equal(weight, learnt[name]), name
+    found = iter([2.0, *[1.0] * 9])  # the first is of what it starts from
+    further.run(lambda path: {"accepted": next(found)})
+    assert [point["updates"] for point in further.curve.entries][:2] == [0, 9]
+    kept = read_model(further.plan.folder / loop.BEST).network(torch.float32, CPU).state_dict()
+    for name in further.learnt:
+        assert torch.equal(kept[name], learnt[name]), name
     refused("--from .*drafter.safetensors: its decoder", Training, replace(plan, start=BUNDLED))
 
 
