@@ -456,8 +456,8 @@ class DrafterOptions(StepOptions):
     target_lang: str | None = like(Settings, "target_lang", group=None)
     hours: float = option(4.0, "hours to translate (a quarter at most) and train, over all calls; "
         "starting, saving and measuring come on top", least=0.001)
-    start: Path | None = option(None, "a bundle whose drafter is trained further; it is kept unless "
-        "one with more accepted tokens comes of it", flags=("--from",))
+    start: Path | None = option(None, "a bundle whose drafter is trained further; it is kept "
+        "unless one with more accepted tokens comes of it", flags=("--from",))
     every: float | None = option(None, "minutes between checkpoints, each of which is measured "
         "(default: a tenth of the hours, between 2 and 30)", least=0.01)
     patience: int = option(4, "stop after so many measurements without improvement", least=1)
