@@ -260,7 +260,7 @@ def main(options: FleetOptions) -> None:
     lines = [line for line in scoring.read_lines(options.input) if line.strip()]
     costs, texts = measure(lines, options.pair)
     facts = describe("cpu")
-    told = [f"`{command('specdec')}`", in_words(facts), page(costs, texts)]
+    told = [f"`{command()}`", in_words(facts), page(costs, texts)]
     record = {"machine": facts, "costs": asdict(costs), "texts": list(map(asdict, texts))}
     write(str(options.output), record, "\n\n".join(["# Cores for a load", *told]))
 

@@ -145,7 +145,7 @@ def run(args: ReproduceOptions) -> tuple[Record, Log]:
     record = {
         "title": args.title
         or f"{Path(args.data).name} on {Path(args.test or args.input or '').name}",
-        "command": command("specdec bench reproduce"),
+        "command": command(),
         "machine": describe(choose_device(settings.device).type),
         "batch": args.batch,
         "threads": torch.get_num_threads(),

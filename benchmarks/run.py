@@ -55,7 +55,7 @@ def run(options: Options) -> Record:
     convert(workload, {name for one in systems for name in (one.engine, one.role)})
     cells = measure(systems, workload, options)
     return {
-        "command": command("python", "-m", "benchmarks"),
+        "command": command(),
         "machine": describe(options.device),
         "pair": {"name": pair.name, **pair.describe()},
         "test": test.name,

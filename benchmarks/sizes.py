@@ -197,7 +197,7 @@ def main(options: SizesOptions) -> None:
     check_output(f"{options.output}.json", "--output", inputs=[], replaced=True)
     records = [one for name in options.shapes for one in figures(name, measured(name, options))]
     facts = describe("cpu")
-    told = [f"`{command('specdec')}`", in_words(facts), page(records)]
+    told = [f"`{command()}`", in_words(facts), page(records)]
     record = {"machine": facts, "tokens": options.tokens, "rows": records}
     write(options.output, record, "\n\n".join(["# Sizes that people have", *told]))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks import plots
+from benchmarks.reports import command
 from benchmarks.results import Results, page
 from benchmarks.systems import System
 from tests.benchmarks.records import cell, results
@@ -69,3 +73,18 @@ def test_plots_are_pictures_and_those_without_figures_left_out(tmp_path: Path) -
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
     written = plots.draw(results([cell(FAIRSEQ, [8.0], bleu=None)]), str(tmp_path / "run"))
     assert {path.name for path in written} == {"run.latency-by-length.png"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["bench", "reproduce", "pair"], "specdec bench reproduce pair"),
+        (["bench", "--pair", "pair"], "specdec bench --pair pair"),
+        (["--pair", "/elsewhere/pair", "a b"], "python -m benchmarks --pair pair 'a b'"),
+    ],
+)
+def test_a_command_is_told_as_a_reader_can_type_it(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/specdec", *words])
+    assert command() == told
