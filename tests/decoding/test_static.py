@@ -143,7 +143,15 @@ def test_repeated_records_are_the_plain_rounds(
     assert {r.finish_reason for r in expected} == {FinishReason.EOS, FinishReason.LENGTH}
     decoder = decoder_of(name, rule, True, **own)
     for _ in range(2):  # two sessions; the second has the records of the first
-        assert decoder.decode(jobs) == expected
+        found = decoder.decode(jobs)
+        # Wider products may add up in another order, which is another on each processor.
+        scores = [result.token_scores for result in expected]
+        assert [result.token_scores for result in found] == [
+            pytest.approx(s, rel=1e-12) for s in scores
+        ]
+        for result, own in zip(found, scores, strict=True):
+            result.token_scores = own
+        assert found == expected
     assert sum(r.num_repeats for r in records) > 20
 
 
