@@ -268,7 +268,7 @@ def test_both_lanes_say_the_same(seed: int, threads_kept: None) -> None:
         "rule": "top_beta" if tolerance else "exact",
         "schedule": choice(["constant", "constant", "few_rows"]),
         "constraints": choice([FREE, WORDS, replace(WORDS, no_repeat_ngram_size=3)]),
-        "max_rows": choice([4, 1, 32]),
+        "max_rows": choice([10, 1, 32]),
     }
     if drawn:
         options["own_rule"] = MixedRule()

@@ -273,11 +273,12 @@ void for_rows(int64_t rows, int threads, const Work& work) {
 
 // Calls work(rows, part, team) for parts of rows. Each part has a thread of its own, a team of one: no
 // thread waits for another between two products. Of fewer rows, the whole is one part for all threads,
-// as each part reads all weights.
+// as each part reads all weights: the more threads, the more rows each needs to make up for that.
 template <typename Row, typename Work>
 void for_parts(const std::vector<Row*>& rows, int threads, const Work& work) {
-  constexpr int kLeast = 2;  // rows a thread
-  const int64_t count = rows.size(), parts = count >= int64_t(kLeast) * threads ? threads : 1;
+  constexpr int64_t kLeast = 4;  // rows a thread, for each other thread
+  const int64_t count = rows.size(), least = kLeast * threads * (threads - 1);
+  const int64_t parts = count >= least ? threads : 1;
   if (rows.empty()) return;
   for_rows(parts, threads, [&](int64_t part) {
     const auto first = rows.begin() + count * part / parts;
