@@ -389,9 +389,10 @@ static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8,
   is_of_floats = false;
 }
 
-// With an argument, some of the shapes: emulated processors are slow.
-int main(int count, char**) {
+// With a number, so many of the sets and some of the shapes: emulated processors are slow.
+int main(int count, char** words) {
   const int each = count > 1 ? 3 : 1;
+  int num_left = count > 1 ? std::atoi(words[1]) : 99;
   const auto some_of = [&](const auto& all, const auto& test) {
     for (size_t i = 0; i < std::size(all); i += each) test(all[i]);
   };
@@ -399,6 +400,7 @@ int main(int count, char**) {
                                           {64, 32}, {128, 129}, {515, 64}, {2048, 67}};
   const int attended[] = {1, 2, 5, 15, 16, 17, 33, 64, 130}, heads[] = {1, 2, 7, 16, 31, 64, 65};
   for (const Isa* isa : usable()) {
+    if (--num_left < 0) break;
     source.seed(1);
     std::fill_n(digests, 2, 0xcbf29ce484222325);
     some_of(products, [&](const auto& shape) {
