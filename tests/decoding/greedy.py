@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from specdec_plugins.decoding.batch import open_prefix
+from specdec_plugins.decoding.batch import collate, open_prefix
 from specdec_plugins.decoding.constraints import FREE, Constraints, constrain
-from specdec_plugins.decoding.contract import Draft, Round, SourceBatch, Verdict, Verifier
+from specdec_plugins.decoding.contract import Draft, Round, Verdict, Verifier
 from specdec_plugins.decoding.extend import append
-from specdec_plugins.decoding.requests import RowParams
+from specdec_plugins.decoding.requests import DecodeParams, Request
+from tests.decoding.toys import CPU, SPECIAL
 
 
 @torch.inference_mode()
 def greedy(
-    verifier: Verifier, source: SourceBatch, params: RowParams, constraints: Constraints = FREE
+    verifier: Verifier, jobs: Sequence[Request], constraints: Constraints = FREE
 ) -> list[list[int]]:
     """Each row's argmax tokens, forced prefix and eos included, max_len tokens at most.
 
@@ -22,6 +25,8 @@ def greedy(
     engine. Finished rows stay in the batch until the last one ends.
     """
     verifier = verifier.fresh()
+    source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
+    params = DecodeParams.stack([job.params for job in jobs], CPU)
     verifier.admit(source)
     prefix = open_prefix(source, int(params.max_len.max()))
     eos = verifier.special.eos

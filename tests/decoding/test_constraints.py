@@ -9,15 +9,13 @@ from functools import cache
 import pytest
 import torch
 
-from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.constraints import Constraints, constrain
 from specdec_plugins.decoding.contract import Draft
 from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
-from specdec_plugins.decoding.requests import DecodeParams, FinishReason, Request
+from specdec_plugins.decoding.requests import FinishReason, Request
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED
 from tests.decoding.greedy import greedy
 from tests.decoding.toys import (
-    CPU,
     NO_TOKEN,
     SPECIAL,
     TableVerifier,
@@ -34,6 +32,7 @@ from tests.decoding.toys import (
 TABLE = random_table(seed=3)
 NEVER_PAD = ((SPECIAL.pad,),)
 CASES = {
+    "none": Constraints(),
     "no padding": Constraints(NEVER_PAD),
     "phrases": Constraints(((4, 5), (6,), (SPECIAL.start, 4, 7), (7, 7, 7), (8, 0))),
     "no pair twice": Constraints(no_repeat_ngram_size=2),
@@ -83,10 +82,8 @@ def test_every_drafter_gives_the_constrained_greedy_text(name: str, case: str) -
 
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_is_the_oracle(case: str) -> None:
-    source = collate(jobs(0), SPECIAL.pad, SPECIAL.start, CPU)
-    params = DecodeParams.stack([job.params for job in jobs(0)], CPU)
-    assert greedy(TableVerifier(TABLE), source, params, CASES[case]) == expected(case)
-    assert expected(case) != [oracle(TABLE, job) for job in jobs(0)]
+    assert greedy(TableVerifier(TABLE), jobs(0), CASES[case]) == expected(case)
+    assert (expected(case) == expected("none")) == (case == "none")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -174,7 +171,7 @@ def test_requests_with_constraints_of_their_own_share_a_batch(rule: str) -> None
         for job, (own, _) in zip(jobs(5), asked, strict=True)
     ]
     wanted = [oracle(TABLE, job, own) for job, (_, own) in zip(jobs(0), asked, strict=True)]
-    assert wanted != [oracle(TABLE, job, Constraints(NEVER_PAD)) for job in jobs(0)]
+    assert wanted != expected("no padding")
     verifier = TableVerifier(TABLE)
     config = EngineConfig(max_rows=4, constraints=Constraints(NEVER_PAD))
     method = method_of(SCRIPTED["scripted:ragged"](verifier), rule)

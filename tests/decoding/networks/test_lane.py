@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specdec_plugins.decoding import engine
-from specdec_plugins.decoding.batch import collate
 from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.constraints import FREE
 from specdec_plugins.decoding.contract import Draft, Drafter, DraftRequest
@@ -35,7 +34,7 @@ from specdec_plugins.decoding.networks.config import ACTIVATIONS
 from specdec_plugins.decoding.networks.cpu import products
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import with_fast_products
-from specdec_plugins.decoding.requests import BeamParams, DecodeParams, Request
+from specdec_plugins.decoding.requests import BeamParams, Request
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.mixed import MixedRule
 from specdec_plugins.decoding.verifier import TransformerVerifier
@@ -295,10 +294,8 @@ def test_rows_join_a_drafter_together_whatever_thread_decodes_them(threads_kept:
 def test_a_speculating_lane_is_greedy_decoding_of_the_network(seed: int) -> None:
     case, free = Case(seed), {"min_len": 0, "with_scores": True, "ends_loops": False}
     jobs = case.jobs(banned=(), no_repeat_ngram_size=0, repetition_penalty=1.0, **free)
-    source = collate(jobs, SPECIAL.pad, SPECIAL.start, CPU)
-    params = DecodeParams.stack([job.params for job in jobs], CPU)
     told = said(case, jobs, 99, native=True, max_rows=4)
-    expected = greedy(case.verifier, source, params)
+    expected = greedy(case.verifier, jobs)
     assert [told[job.id][-3] for job in jobs] == expected
     for job, text in zip(jobs, expected, strict=True):
         read = torch.tensor([job.source_ids]), torch.tensor([[SPECIAL.start, *text[:-1]]])
