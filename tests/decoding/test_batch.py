@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec_plugins.decoding.batch import Batch, collate, to_host
 from specdec_plugins.decoding.contract import Stream, Verdict
-from specdec_plugins.decoding.extend import append, extend
+from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.requests import FinishReason, Request, RowEvent, RowResult
 from specdec_plugins.decoding.stats import DecodeStats, PartTimer
 from tests.decoding.toys import CPU, NO_TOKEN, SPECIAL, draft_of, prefix_of, requests, row_params
@@ -129,19 +129,6 @@ def outcome(
 )
 def test_a_row_is_extended(arguments: Any, expected: Any) -> None:
     assert outcome(*arguments) == expected
-
-
-def test_append_is_ragged_and_leaves_junk_alone() -> None:
-    prefix = prefix_of([[4], [5, 6], []], room=6)
-    new = torch.tensor([[7, 8, NO_TOKEN + 1], [NO_TOKEN + 1] * 3, [4, 5, 6]])
-    append(prefix, new, torch.tensor([2, 0, 3]))
-    start = SPECIAL.start
-    assert prefix.tokens.tolist() == [
-        [start, 4, 7, 8, NO_TOKEN, NO_TOKEN],
-        [start, 5, 6, NO_TOKEN, NO_TOKEN, NO_TOKEN],
-        [start, 4, 5, 6, NO_TOKEN, NO_TOKEN],
-    ]
-    assert prefix.lengths.tolist() == [4, 3, 4]
 
 
 def event(drafted: int, accepted: int, emitted: int, reason: FinishReason | None) -> RowEvent:

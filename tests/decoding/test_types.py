@@ -6,13 +6,11 @@ from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
 import pytest
-import torch
 
 from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.errors import UserError
-from tests.decoding.toys import CPU
 
 
 @pytest.mark.parametrize(
@@ -46,19 +44,6 @@ def test_settings_are_checked(kind: Any, field: str, bad: Any, good: Any) -> Non
     assert getattr(settings, field) == good
     with pytest.raises(FrozenInstanceError):
         setattr(settings, field, bad)
-
-
-def test_stack_select_append() -> None:
-    rows = [DecodeParams(block_size=i, tau=i / 2, top_p=0.5, seed=-i) for i in range(4)]
-    params = DecodeParams.stack(rows, CPU)
-    assert params.block_size.tolist() == [0, 1, 2, 3]
-    assert params.block_size.dtype is params.seed.dtype is torch.int64
-    assert params.tau.dtype is params.top_p.dtype is torch.float32
-    assert params.tau.tolist() == [0.0, 0.5, 1.0, 1.5]
-    first = params.select([3, 1], torch.tensor([3, 1]))
-    chosen = first.append(params.select([0], torch.tensor([0])))
-    assert chosen.seed.tolist() == [-3, -1, 0]
-    assert chosen.tau.tolist() == [1.5, 0.5, 0.0]
 
 
 def test_a_request_needs_a_source_and_room_to_decode() -> None:

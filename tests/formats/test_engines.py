@@ -160,9 +160,8 @@ def test_marian_says_the_same(
 def test_the_bundled_pair_comes_back_from_marian_with_the_same_words(tmp_path: Path) -> None:
     """Raw text in and out: the folder keeps how the pair reads text."""
     pair = Path("data/models/en-de-small")
-    lines = [
-        line.split("\t")[0] for line in Path("data/samples/en-de.tsv").read_text().splitlines()
-    ]
+    samples = Path("data/samples/en-de.tsv").read_text().splitlines()[::3]
+    lines = [line.split("\t")[0] for line in samples]
     assert main(["marian", str(pair), "--output", str(tmp_path / "marian")]) == 0
     assert main(["bundle", str(tmp_path / "marian"), "--output", str(tmp_path / "again")]) == 0
     expected, *others = (

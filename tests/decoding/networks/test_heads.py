@@ -12,13 +12,9 @@ from torch import Tensor, nn
 
 from specdec_plugins.decoding.networks.cache import SourceMemory
 from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
-from specdec_plugins.decoding.networks.cpu.products import (
-    NativeHead,
-    NativeLinear,
-    with_fast_products,
-)
+from specdec_plugins.decoding.networks.cpu.products import NativeHead, NativeLinear
 from specdec_plugins.decoding.networks.heads import SequentialHead, Shortlist
-from tests.decoding.networks.toys import block_drafter, randomise
+from tests.decoding.networks.toys import randomise
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 KINDS = list(product(instruction_sets(), (False, True)))
@@ -196,16 +192,6 @@ def test_a_block_is_the_same_in_any_batch_and_on_any_threads(
         read = source.select(torch.arange(rows))
         found = head.draft(states[:rows], logits[:rows], before[:rows], embeddings, 16, read)
         assert all(torch.equal(part, own[:rows]) for part, own in zip(found, alone, strict=True))
-
-
-@pytest.mark.parametrize("int8", [False, True])
-def test_a_network_for_a_cpu_gets_it(int8: bool) -> None:
-    network = block_drafter(sequential_head=HIDDEN, head_attention=2)
-    network = with_fast_products(network.float(), int8)
-    head = network.decoder.head
-    assert isinstance(head, NativeHead)
-    parts = ("state", "out", "key_value", "context")
-    assert all(isinstance(getattr(head._head, name), NativeLinear) for name in parts)
 
 
 def test_what_was_drafted_decides_what_is_read() -> None:

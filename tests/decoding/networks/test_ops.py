@@ -8,12 +8,10 @@ from torch import Tensor
 
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import (
-    at,
     best,
     largest,
     leading_best,
     leading_log_probs,
-    leading_true,
     log_total,
     rank,
 )
@@ -95,16 +93,3 @@ def test_what_a_kernel_cannot_read_is_copied_or_refused() -> None:
         ops.native.log_total(logits, torch.empty(8)[::2], 1)  # is written in place
     with pytest.raises(ValueError, match="in rows"):
         ops.native.log_total(logits, torch.empty(5), 1)
-
-
-def test_leading_true_counts_to_the_first_false() -> None:
-    mask = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0]]).bool()
-    assert leading_true(mask).tolist() == [2, 0, 4, 0]
-    assert leading_true(torch.zeros(3, 0, dtype=torch.bool)).tolist() == [0, 0, 0]
-
-
-def test_at_reads_one_entry_a_row() -> None:
-    values = torch.arange(24).view(2, 3, 4)
-    index = torch.tensor([2, 0])
-    assert at(values, index).tolist() == [[8, 9, 10, 11], [12, 13, 14, 15]]
-    assert at(values[..., 1], index).tolist() == [9, 13]

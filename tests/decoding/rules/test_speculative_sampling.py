@@ -129,13 +129,13 @@ def test_distribution(name: str, rule: str) -> None:
     check(rule, drafter, **options)
 
 
-# Of variants those that draw: what is no matter of chance is judged alike (test_contract.py).
-DRAWING = sorted(name for name in FACTORIES if ":" not in name or "sampling" in name)
+# What is no matter of chance (test_contract.py) is judged as scripted drafts are.
+DRAWING = sorted(name for name in FACTORIES if "sampling" in name)
 
 
 @pytest.mark.parametrize("rule", LAW_RULES)
 @pytest.mark.parametrize("name", DRAWING)
-def test_every_registered_drafter_keeps_the_distribution(name: str, rule: str) -> None:
+def test_every_drafter_that_draws_keeps_the_distribution(name: str, rule: str) -> None:
     verifier = TableVerifier(TABLE, keep_cache=False)
     check(rule, FACTORIES[name](verifier), verifier=verifier, block_size=2)
 
@@ -147,7 +147,7 @@ def samples(jobs: list[Request], max_rows: int, name: str) -> list[list[int]]:
     return [r.token_ids for r in results]
 
 
-@pytest.mark.parametrize("name", sorted(FACTORIES))
+@pytest.mark.parametrize("name", ["lookup", *DRAWING])
 def test_a_sample_depends_on_its_seed_and_not_on_its_batch(name: str) -> None:
     jobs = requests(7, block_size=4, max_len=25, seed=lambda i: 100 + i, temperature=1.3)
     together = samples(jobs, 3, name)
