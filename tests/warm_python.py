@@ -28,7 +28,7 @@ from select import select
 CALLER = """\
 #!{python} -IS
 import json, os, signal, socket, sys
-PYTHON, words = {python!r}, sys.argv[1:]
+PYTHON, words = {python!r}, sys.argv[1 + (sys.argv[1:2] == ["-u"]) :]
 if not words or words[0] != "-m" and words[0].startswith("-"):
     os.execv(PYTHON, [PYTHON, *words])
 link = socket.socket(socket.AF_UNIX)
@@ -38,7 +38,8 @@ link.sendall(json.dumps([words, sys.argv[0], os.getcwd(), dict(os.environ)]).enc
 link.shutdown(socket.SHUT_WR)
 answers = link.makefile()
 fork = int(answers.readline())
-signal.signal(signal.SIGTERM, lambda number, _: os.kill(fork, number))
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: os.kill(fork, number))
 os._exit(int(answers.readline()))
 """
 
@@ -71,6 +72,7 @@ def _serve(address: str) -> list[str]:
     listener.bind(address)
     listener.listen()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which background jobs ignore
     gc.freeze()  # else each fork's collector copies all of it
     os.write(1, b"ready\n")
     while listener in select([listener, 0], [], [])[0]:

@@ -7,6 +7,7 @@ import pickle
 import re
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ from tests.bundles import BUNDLED, CAPTIONS, ROOT, captions
 from tests.formats.pretrained import toys as folders
 from tests.programs import SPECDEC, specdec, talking_to
 from tests.refusals import refused
+from tests.warm_python import warm_python
 
 TEXT = (ROOT / "data" / "sample" / "train.en").read_text(encoding="utf-8").splitlines()[:300]
 CPU = torch.device("cpu")
@@ -55,7 +57,8 @@ def opus(folder: Path) -> Path:
 
 def until(mark: Path, *words: object) -> str:
     """What the command says that ctrl-C ends, as at a terminal, once that file is there."""
-    with talking_to(*SPECDEC, "drafter", *words, process_group=0) as (process, _, _):
+    program = (*SPECDEC, "drafter", *words)
+    with talking_to(*program, process_group=0, PYTHON=warm_python()) as (process, _, _):
         while process.poll() is None and not mark.exists():
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
@@ -77,7 +80,9 @@ def test_stopped_where_it_takes_long_it_goes_on_and_decodes_the_same_words(
     made = [*parts.glob("chunk-*"), *(work / "data").iterdir()]
     before = [path.stat().st_mtime_ns for path in made]
     assert "the same command goes on" in until(curve, *words)
-    specdec("drafter", *words, cwd=tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_python())
+        specdec("drafter", *words, cwd=tmp_path)
     assert [path.stat().st_mtime_ns for path in made] == before
     points = [line for line in curve.read_text().splitlines()[1:] if "accepted" in line]
     assert points

@@ -188,7 +188,7 @@ class InOneOfTwo(Interrupted):
     struck = 1
 
 
-def _worker(rank: int, kind: type[Training], plan: Plan, statuses: Any) -> None:
+def _worker(rank: int, kind: type[Training], plan: Plan, statuses: Tensor) -> None:
     torch.set_num_threads(1)
     store = f"file://{plan.folder.with_name('store')}"
     loop.connect("cpu", init_method=store, rank=rank, world_size=2)
@@ -201,10 +201,12 @@ def _worker(rank: int, kind: type[Training], plan: Plan, statuses: Any) -> None:
 
 def in_two(kind: type[Training], plan: Plan) -> list[int]:
     plan.folder.with_name("store").unlink(missing_ok=True)
-    with multiprocessing.Manager() as manager:
-        statuses = manager.list([0, 0])
-        multiprocessing.spawn(_worker, (kind, plan, statuses), nprocs=2)
-        return list(statuses)
+    statuses = torch.zeros(2, dtype=torch.int64).share_memory_()
+    # Processes of this server need not import torch anew.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["torch", __name__])
+    start = {"nprocs": 2, "start_method": "forkserver"}
+    multiprocessing.start_processes(_worker, (kind, plan, statuses), **start)
+    return statuses.tolist()
 
 
 def test_two_processes_stop_together_and_go_on_as_if_never_stopped(plan: Plan) -> None:

@@ -22,7 +22,8 @@ import encoder_initial
 from specdec_plugins.app import convert
 from specdec_plugins.app import main as inference
 from specdec_plugins.corpus import distill
-from specdec_plugins.errors import BAD_INPUT
+from specdec_plugins.corpus.checkpoints import LAST, num_updates
+from specdec_plugins.errors import BAD_INPUT, INTERRUPTED, TERMINATED
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
@@ -30,6 +31,7 @@ from specdec_plugins.training import run as training_run
 from tests.programs import talking_to
 from tests.refusals import told
 from tests.training.conftest import SIZES, call_train, run_train
+from tests.warm_python import warm_python
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -43,6 +45,8 @@ PUBLISHED = shlex.split(
     "--activation-fn gelu --max-tokens 100 --log-format simple --num-workers 0 --cpu"
 )
 
+# Flags of `specdec train verifier`.
+SMALL = shlex.split("--width 16 --heads 2 --encoder-layers 1 --decoder-layers 1 --ffn 32")
 RESTORE = shlex.split("--reset-optimizer --reset-dataloader --reset-lr-scheduler --reset-meters")
 
 
@@ -75,7 +79,7 @@ def test_two_updates_train_all_and_validation_sees_every_sentence(
     (sentences,) = re.findall(r"valid on 'valid' subset.* bsz ([\d.]+)", log)
     assert float(sentences) == 11  # one batch of all
     before = load_checkpoint(initial)["model"]
-    after = load_checkpoint(folder / "checkpoint_last.pt")["model"]
+    after = load_checkpoint(folder / LAST)["model"]
     assert before.keys() == after.keys()
     same = [name for name in before if torch.equal(before[name], after[name])]
     assert same == ["encoder.version", "decoder.version"]
@@ -102,8 +106,7 @@ def test_a_verifier_is_validated_by_a_beam_of_ours(
 
     monkeypatch.setattr(SequenceGenerator, "generate", told)
     words = ["--data", data, "--save-dir", tmp_path, "--cpu", "--updates", 1, "--best-by", "bleu"]
-    words += ["--width", 16, "--heads", 2, "--encoder-layers", 1, "--decoder-layers", 1]
-    words += ["--ffn", 32, "--", "--eval-bleu-args", json.dumps({"beam": 3, **search})]
+    words += [*SMALL, "--", "--eval-bleu-args", json.dumps({"beam": 3, **search})]
     assert training_run.VERIFIER.run([*map(str, words)]) == 0
     (bleu,) = re.findall(r"valid on 'valid' subset.*\| bleu ([\d.]+)", logs[0])
     best = load_checkpoint(tmp_path / "checkpoint_best.pt")["extra_state"]["val_loss"]
@@ -160,29 +163,32 @@ def test_a_drafter_records_the_dictionaries_of_its_data(
     both = load_dictionaries(data).digests
     assert load_checkpoint(verifier)["cfg"]["dictionaries"] == both
     assert load_checkpoint(initial)["args"].dictionaries == both
-    assert read_model(trained[0] / "checkpoint_last.pt").digests == both
+    assert read_model(trained[0] / LAST).digests == both
     assert read_model(verifier).languages == ("en", "de")  # inferred from the names of files
 
 
-@pytest.mark.parametrize(("number", "num_processes"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
-def test_a_signal_saves_the_update_and_ends(
-    number: signal.Signals, num_processes: int, tmp_path: Path, data: Path
-) -> None:
+NEVER = 10**6
+
+
+@pytest.mark.parametrize("is_launched", [False, True])
+def test_a_signal_saves_the_update_and_ends(is_launched: bool, tmp_path: Path, data: Path) -> None:
     """Without validating: what sends the signal does not wait for long."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", num_processes]
-    words = [sys.executable, *(launcher if num_processes > 1 else [])]
-    never = str(10**6)
-    flags = ["--max-update", never, "--save-interval", never, "--validate-interval", never]
-    words += ["train.py", *_command(data, tmp_path, *flags)]
+    late = ["--save-interval", NEVER, "--validate-interval", NEVER]
+    words = [sys.executable, "train.py", *_command(data, tmp_path, "--max-update", NEVER), *late]
+    number, status = signal.SIGINT, INTERRUPTED
+    if is_launched:
+        number, status = signal.SIGTERM, TERMINATED
+        words = [warm_python(), "-m", "specdec_plugins.cli", "train", "verifier", "--data", data]
+        words += ["--save-dir", tmp_path, "--cpu", "--workers", 2, "--updates", NEVER, *SMALL]
+        words += ["--batch-tokens", 100, "--max-tokens", 30, "--", "--log-interval", 1, *late]
     with talking_to(*words, process_group=0) as (process, _, out):
         assert any(b"num_updates=3," in line for line in out)
         os.killpg(process.pid, number)
         log = out.read().decode()
-    assert process.returncode == (128 + number if num_processes == 1 else 1)
+    assert process.returncode == status
     assert "valid on" not in log
     (updates,) = re.findall(r"Saved checkpoint .* @ (\d+) updates", log)
-    last = load_checkpoint(tmp_path / "checkpoint_last.pt")
-    assert last["optimizer_history"][-1]["num_updates"] == int(updates) >= 3
+    assert num_updates(load_checkpoint(tmp_path / LAST)) == int(updates) >= 3
 
 
 def test_train_sh_initialises_trains_and_continues(
@@ -192,7 +198,9 @@ def test_train_sh_initialises_trains_and_continues(
     logs: list[str],
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sys, "executable", warm_python())
     caplog.set_level("INFO", "specdec.corpus")
     words = [
         "--data", data, "--verifier", verifier, "--save-dir", tmp_path / "run",
@@ -210,8 +218,8 @@ def test_train_sh_initialises_trains_and_continues(
     assert re.search(r"valid on 'valid' subset .* expected_length [\d.]+", logs[0])
     assert "num_updates=2" in logs[1]
     assert "num_updates=1," not in logs[1]
-    checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
-    assert checkpoint["optimizer_history"][-1]["num_updates"] == 2
+    checkpoint = load_checkpoint(tmp_path / "run" / LAST)
+    assert num_updates(checkpoint) == 2
     settings = checkpoint["cfg"]["model"]
     assert (settings.decoder_layers, settings.dropout) == (1, 0.2)
     assert checkpoint["cfg"]["checkpoint"]["best_checkpoint_metric"] == "expected_length"
@@ -257,8 +265,13 @@ def test_train_sh_refuses(
 
 
 def test_train_sh_leaves_nothing_where_the_verifier_does_not_fit(
-    tmp_path: Path, data: Path, verifier: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    data: Path,
+    verifier: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sys, "executable", warm_python())
     (tmp_path / "bad.pt").write_text("no checkpoint", encoding="utf-8")
     other = tmp_path / "other"
     shutil.copytree(data, other)

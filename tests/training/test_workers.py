@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +12,9 @@ import torch
 from specdec_plugins.corpus.checkpoints import LAST, num_updates
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from tests.bundles import ROOT
-from tests.programs import SPECDEC, free_port, run
+from tests.programs import free_port, run
 from tests.training.conftest import SIZES
+from tests.warm_python import warm_python
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -36,7 +36,7 @@ def test_a_process_that_fairseq_starts_knows_the_plugin(tmp_path: Path, data: Pa
     program = tmp_path / "spawning.py"
     program.write_text(SPAWNING, encoding="utf-8")
     done = run(
-        sys.executable, program, data, *DRAFTER, *SIZES, "--save-dir", tmp_path, "--max-update", 1,
+        warm_python(), program, data, *DRAFTER, *SIZES, "--save-dir", tmp_path, "--max-update", 1,
         "--disable-validation", "--num-workers", "0", "--distributed-world-size", "1",
         "--distributed-backend", "gloo", "--distributed-init-method", f"file://{tmp_path}/meeting",
         PYTHONPATH=str(ROOT),
@@ -53,7 +53,7 @@ def test_two_workers_go_on_as_two_machines_do(tmp_path: Path, data: Path) -> Non
     flags += ["--max-update", "5", "--save-interval-updates", "4", "--save-dir"]
 
     def train(*launcher: str, folder: Path) -> None:
-        run(sys.executable, "-m", "torch.distributed.run", *launcher, *flags, folder)
+        run(warm_python(), "-m", "torch.distributed.run", *launcher, *flags, folder)
 
     def machine(number: int) -> None:
         words = line.replace("--node-rank 0", f"--node-rank {number}").split()[1:]
@@ -69,12 +69,3 @@ def test_two_workers_go_on_as_two_machines_do(tmp_path: Path, data: Path) -> Non
     states = [load_checkpoint(folder / LAST) for folder in (machines, workers)]
     assert list(map(num_updates, states)) == [5, 5]
     torch.testing.assert_close(*(state["model"] for state in states), rtol=0, atol=0)
-
-
-def test_two_workers_train_a_verifier(tmp_path: Path, data: Path) -> None:
-    command = [*SPECDEC, "train", "verifier", "--data", data, "--cpu", "--workers", "2"]
-    command += ["--width", "16", "--ffn", "32", "--heads", "2", "--encoder-layers", "1"]
-    command += ["--decoder-layers", "1", "--batch-tokens", "100", "--max-tokens", "30"]
-    done = run(*command, "--save-dir", tmp_path, "--updates", 2, "--", "--disable-validation")
-    assert "training on 2 devices" in done.stdout
-    assert num_updates(load_checkpoint(tmp_path / LAST)) == 2
