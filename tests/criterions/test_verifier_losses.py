@@ -29,9 +29,11 @@ SAMPLE = {
 }
 
 
+TASK = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1))
+
+
 def criterion(scale: float = 0.2, smoothing: float = 0.1) -> Any:
-    task = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1))
-    return EarlyExitLoss(task, False, smoothing, scale, report_accuracy=True)
+    return EarlyExitLoss(TASK, False, smoothing, scale, report_accuracy=True)
 
 
 def model(**changes: Any) -> Any:
@@ -69,14 +71,13 @@ def test_the_loss_is_the_weighted_sum_of_every_exits(normalize_before: bool) -> 
 
 
 def test_without_weight_for_exits_it_is_the_stock_loss() -> None:
-    task = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1))
     it = model()
-    stock, _, _ = LabelSmoothedCrossEntropyCriterion(task, False, 0.1)(it, SAMPLE)
+    stock, _, _ = LabelSmoothedCrossEntropyCriterion(TASK, False, 0.1)(it, SAMPLE)
     torch.testing.assert_close(criterion(scale=0.0)(it, SAMPLE)[0], stock)
 
 
 def medusa_loss(head_decay: float = 0.5) -> Any:
-    return MedusaLoss(SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: 1)), head_decay)
+    return MedusaLoss(TASK, head_decay)
 
 
 def test_the_loss_is_that_of_a_loop_over_heads_and_places() -> None:

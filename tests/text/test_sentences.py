@@ -29,11 +29,7 @@ ENGLISH = sentence_splitter("en")
         ("Is\u00a0it? J.\u00a0Smith came.", ENGLISH, ["Is\u00a0it?", "J.\u00a0Smith came."]),
         # A language that is unknown is split as English.
         ("He came. She left.", sentence_splitter("xx"), ["He came.", "She left."]),
-        (
-            "Open Signal.User.Id. Then (it is open.)Stop.",
-            ENGLISH,
-            ["Open Signal.User.Id.", "Then (it is open.)Stop."],
-        ),
+        ("See User.Id. Then (it is.)Stop.", ENGLISH, ["See User.Id.", "Then (it is.)Stop."]),
         ("A b. C d.\nE", lambda line: [line], ["A b. C d.", "E"]),
     ],
 )
@@ -42,14 +38,7 @@ def test_sentences(text: str, split: Split, sentences: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "  He came.  She left.\n\n\tA third.\r\n",
-        "no end",
-        " ",
-        "\u2028A.\u00a0 B.\x0b",
-        "a\x1cb\x85",
-    ],
+    "text", ["  He came.  She left.\n\n\tA third.\r\n", " ", "\u2028A.\u00a0 B.\x0b", "a\x1cb\x85"]
 )
 def test_white_space_is_kept(text: str) -> None:
     parts = segment(text, ENGLISH)

@@ -12,51 +12,27 @@ from specdec_plugins.formats.text import PROTECTED
 from specdec_plugins.text.spans import around, masked, measures_of, spans_of, stand_ins, united
 
 SPANS = {
-    "{{name}}, you have %d new messages": ["{{name}}", "%d"],
-    "%(count)s of %1$s, %@ and %-5.2f%%": ["%(count)s", "%1$s", "%@", "%-5.2f%%"],
-    "Page %1 of %L2, %n file(s)": ["%1", "%L2", "%n"],
-    "{0:N2}, {user.name!r}, ${HOME}, #{x}, {}": [
-        "{0:N2}",
-        "{user.name!r}",
-        "${HOME}",
-        "#{x}",
-        "{}",
-    ],
-    "{n, plural, one {# file} other {# files}} found": [
-        "{n, plural, one {# file} other {# files}}"
-    ],
-    "{n, plural, one {# file": [],
-    "Save\x07 the \x1b[1;31mred\x1b[0m file": ["\x07", "\x1b[1;31m", "\x1b[0m"],
-    "{% if x %}Hi{% endif %}": ["{% if x %}", "{% endif %}"],
-    "See https://example.com/a?b=1&c=2, or mail a@b.com.": [
-        "https://example.com/a?b=1&c=2",
-        "a@b.com",
-    ],
-    "(see http://a.b/c_(d))": ["http://a.b/c_(d)"],
-    "Fish &amp; chips, a &lt; b, R&D": ["&amp;", "&lt;"],
-    "Click <b>Save</b> &nbsp;<br/>": ["<b>", "</b>", "&nbsp;<br/>"],
-    "Edit /etc/hosts, ~/.config/x.ini or C:\\Windows\\win.ini.": [
-        "/etc/hosts",
-        "~/.config/x.ini",
-        "C:\\Windows\\win.ini",
-    ],
-    "Use `--max rows`, --max-rows=5 or os.path.join().": [
-        "`--max rows`",
-        "--max-rows=5",
-        "os.path.join()",
-    ],
-    "@anna wrote :smile: about #42, my_var and notes.txt": [
-        "@anna",
-        ":smile:",
-        "#42",
-        "my_var",
-        "notes.txt",
-    ],
-    "%PATH%, $HOME and $row['id']": ["%PATH%", "$HOME", "$row['id']"],
+    "{{name}}, you have %d new messages": "{{name}} | %d",
+    "%(count)s of %1$s, %@ and %-5.2f%%": "%(count)s | %1$s | %@ | %-5.2f%%",
+    "Page %1 of %L2, %n file(s)": "%1 | %L2 | %n",
+    "{0:N2}, {user.name!r}, ${HOME}, #{x}, {}": "{0:N2} | {user.name!r} | ${HOME} | #{x} | {}",
+    "{n, plural, one {# file} other {# files}} found": "{n, plural, one {# file} other {# files}}",
+    "{n, plural, one {# file": "",
+    "Save\x07 the \x1b[1;31mred\x1b[0m file": "\x07 | \x1b[1;31m | \x1b[0m",
+    "{% if x %}Hi{% endif %}": "{% if x %} | {% endif %}",
+    "See https://example.com/a?b=1&c=2, or a@b.com.": "https://example.com/a?b=1&c=2 | a@b.com",
+    "(see http://a.b/c_(d))": "http://a.b/c_(d)",
+    "Fish &amp; chips, a &lt; b, R&D": "&amp; | &lt;",
+    "Click <b>Save</b> &nbsp;<br/>": "<b> | </b> | &nbsp;<br/>",
+    "Edit /etc/hosts or ~/.config/x.ini.": "/etc/hosts | ~/.config/x.ini",
+    "Edit C:\\Windows\\win.ini.": "C:\\Windows\\win.ini",
+    "`--max rows`, --max-rows=5 or os.path.join().": "`--max rows` | --max-rows=5 | os.path.join()",
+    "@anna wrote :smile: about #42, my_var and a.txt": "@anna | :smile: | #42 | my_var | a.txt",
+    "%PATH%, $HOME and $row['id']": "%PATH% | $HOME | $row['id']",
     # Prose has the same characters.
-    "50% discount, 100% sure, 5 % of all": [],
-    "I/O, and/or, 24/7, 1/2, 10:30, C#, $5, a < b > c": [],
-    "Note: AT&T's e-mail; see (a), [b] or {c d}.": [],
+    "50% discount, 100% sure, 5 % of all": "",
+    "I/O, and/or, 24/7, 1/2, 10:30, C#, $5, a < b > c": "",
+    "Note: AT&T's e-mail; see (a), [b] or {c d}.": "",
 }
 
 
@@ -64,10 +40,7 @@ SPANS = {
     ("text", "wanted"),
     [
         ("It needs 5 GB of RAM, and 3.5 kg.", ["5 GB", "3.5 kg"]),
-        (
-            "at 20 °C or -5°C; 50% more, 1,299.00 €, $5",
-            ["20 °C", "-5°C", "50%", "1,299.00 €", "$5"],
-        ),
+        ("20 °C or -5°C; 50% more, 1,299.00 €, $5", ["20 °C", "-5°C", "50%", "1,299.00 €", "$5"]),
         ("10–20 MB/s, 5x7 cm, 10 km/h, 1 000 kg", ["10–20 MB/s", "5x7 cm", "10 km/h", "1 000 kg"]),
         ("Chapter 5 in a book, 3 cats, 10.0.0.1, v1.2, 5%d, 16:9, 2 Bs, 3 t/a", []),
     ],
@@ -78,7 +51,7 @@ def test_numbers_with_units_are_found(text: str, wanted: list[str]) -> None:
 
 @pytest.mark.parametrize("text", SPANS)
 def test_placeholders_markup_and_addresses_are_spans(text: str) -> None:
-    assert [text[begin:end] for begin, end in spans_of(text)] == SPANS[text]
+    assert " | ".join(text[begin:end] for begin, end in spans_of(text)) == SPANS[text]
 
 
 @pytest.mark.parametrize(
@@ -86,11 +59,7 @@ def test_placeholders_markup_and_addresses_are_spans(text: str) -> None:
     [
         # The spans may change places, and spaces stand as in the source.
         ("%s sees %d.", "Es sieht \ue001 der \ue000.", "Es sieht %d der %s."),
-        (
-            "Click <b>Save</b> now.",
-            "Jetzt \ue000 Speichern \ue001 klicken.",
-            "Jetzt <b>Speichern</b> klicken.",
-        ),
+        ("Do <b>Save</b> it.", "Jetzt \ue000 Speichern \ue001 es.", "Jetzt <b>Speichern</b> es."),
         ("Open:{0}px (%s)", "Öffne: \ue000 px (\ue001)", "Öffne:{0}px (%s)"),
         # Tags around the whole are no matter of the model.
         ("<p><b>Save</b></p> ", "Speichern", "<p><b>Speichern</b></p> "),
@@ -107,22 +76,7 @@ def test_spans_come_back_in_place_of_symbols(
     assert made.restored(translation) == restored
 
 
-PIECES = [
-    "%d",
-    "{x}",
-    "<b>",
-    "</b>",
-    "<br>",
-    "https://a.b/c",
-    "a@b.de",
-    "word",
-    " ",
-    "\n",
-    ". ",
-    "ü",
-]
-
-
+PIECES = ["%d", "{x}", "<b>", "</b>", "<br>", "https://a.b/c", "a@b.de", "word", " ", "\n", ". "]
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join)
 
 
