@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
@@ -19,7 +19,7 @@ from specdec_plugins.app.files import in_buffers
 from specdec_plugins.app.loading import build_decoder, read_words
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
-from specdec_plugins.app.types import Clock, Limits, Sentence
+from specdec_plugins.app.types import Limits, Sentence
 from specdec_plugins.corpus.resume import Log
 from specdec_plugins.decoding.engine import Method, SpeculativeDecoder
 from specdec_plugins.decoding.rules.exact import Exact
@@ -44,17 +44,6 @@ class Decoding:
     name: str
     # As from `Translation.to_dict`, but the time is an even share of the batch's.
     translations: Sequence[Mapping[str, Any]]
-    seconds: Sequence[Mapping[str, float]] = ()  # by part, of all sentences; one per repetition
-
-    @classmethod
-    def of(cls, name: str, repeats: Sequence[Sequence[Mapping[str, Any]]]) -> Decoding:
-        """From results of `_timed`, by repetition and part; translations are of the last one."""
-        totals = []
-        for parts in repeats:
-            names = parts[0]["seconds"]
-            totals.append({name: sum(part["seconds"][name] for part in parts) for name in names})
-        records = [record for part in repeats[-1] for record in part["translations"]]
-        return cls(name, sorted(records, key=lambda record: record["id"]), totals)
 
     def select(self, chosen: Sequence[int]) -> Decoding:
         """The decoding of some sentences, counted from 0."""
@@ -92,32 +81,25 @@ def decode(
     systems: Mapping[str, SpeculativeTranslator],
     sentences: Sequence[Sentence],
     size: int,
-    repeats: int = 1,
     log: Log | None = None,
-    clock: Clock = time.perf_counter,
 ) -> list[Decoding]:
     """Decode every sentence with every system, `size` at a time; see `measure.interleave`."""
     for translator in systems.values():
-        if isinstance(translator.decoder, SpeculativeDecoder):
-            translator.decoder.config = replace(translator.decoder.config, clock=clock)
         translator.translate_sentences(sentences[:NUM_WARM_UP])
-    calls = [partial(_timed, translator, clock) for translator in systems.values()]
-    made = interleave(calls, list(in_buffers(sentences, size)), repeats, log)
-    return [Decoding.of(name, found) for name, found in zip(systems, made, strict=True)]
+    calls = [partial(_timed, translator) for translator in systems.values()]
+    made = interleave(calls, list(in_buffers(sentences, size)), log=log)
+    decodings = []
+    for name, [parts] in zip(systems, made, strict=True):
+        records = [record for part in parts for record in part["translations"]]
+        decodings.append(Decoding(name, sorted(records, key=itemgetter("id"))))
+    return decodings
 
 
-def _timed(
-    translator: SpeculativeTranslator, clock: Clock, sentences: Sequence[Sentence]
-) -> dict[str, Any]:
-    """Translations as `Translation.to_dict` has them, and seconds by part, for JSON."""
-    before, start = dict(translator.stats.seconds), clock()
+def _timed(translator: SpeculativeTranslator, sentences: Sequence[Sentence]) -> dict[str, Any]:
+    """Translations as `Translation.to_dict` has them, for JSON."""
     translations = translator.translate_sentences(sentences)
-    seconds = {"total": clock() - start}
-    for name in ("draft", "verify"):
-        seconds[name] = translator.stats.seconds.get(name, 0.0) - before.get(name, 0.0)
     share = max(t.seconds for t in translations) / len(sentences)
-    records = [replace(t, seconds=share).to_dict() for t in translations]
-    return {"translations": records, "seconds": seconds}
+    return {"translations": [replace(t, seconds=share).to_dict() for t in translations]}
 
 
 def same_networks(translator: SpeculativeTranslator, **changes: Any) -> SpeculativeTranslator:
@@ -177,16 +159,13 @@ def summary(
     beta, tau = relaxed
     bleu = BLEU()
     shown = table(_columns(named, references, bleu), named.values())
-    return "\n".join(
-        (
-            f"{len(references)} sentences, one at a time, on {place()}:\n",
-            f"{shown}\n",
-            f"{_meaning(named)}\n",
-            f"BLEU: {bleu.get_signature()}",
-            "accepted tokens: mean per round, with the verifier's own, without the end of sentence",
-            "limits of all systems: 200 tokens, no <pad>, no empty translation; "
-            f"relaxed: beta {beta}, tau {tau:g}",
-        )
+    return (
+        f"{len(references)} sentences, one at a time, on {place()}:\n\n"
+        f"{shown}\n\n{_meaning(named)}\n\n"
+        f"BLEU: {bleu.get_signature()}\n"
+        "accepted tokens: mean per round, with the verifier's own, without the end of sentence\n"
+        "limits of all systems: 200 tokens, no <pad>, no empty translation; "
+        f"relaxed: beta {beta}, tau {tau:g}"
     )
 
 
@@ -219,11 +198,8 @@ def _meaning(named: Mapping[str, Decoding]) -> str:
     others = [name for name in (FAIRSEQ_GREEDY, GREEDY) if name in named]
 
     def speeds(mine: str) -> str:
-        told = (
-            f"{named[mine].speed_against(named[name]):.2f} times as fast as {name}"
-            for name in others
-        )
-        return " and ".join(told)
+        against = {name: named[mine].speed_against(named[name]) for name in others}
+        return " and ".join(f"{x:.2f} times as fast as {name}" for name, x in against.items())
 
     return (
         f"In short: {EXACT} gave {GREEDY}'s translation of {same} of {total} sentences, "

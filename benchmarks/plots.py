@@ -24,8 +24,6 @@ _NUM_BINS = 6  # of source lengths
 _NUM_COLOURS, _LINES, _MARKERS = 10, ("-", "--", ":", "-."), "os^v"
 _COMPARED = (("fairseq", GREEDY), ("ctranslate2", GREEDY), ("ours", GREEDY), ("ours", EXACT))
 
-# Readable for the colour-blind (Okabe and Ito 2008); each also has its own hatch.
-
 
 def pyplot() -> ModuleType:
     """matplotlib.pyplot, drawing to files only. Raises UserError where it is not installed."""

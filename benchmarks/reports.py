@@ -48,11 +48,6 @@ def spread(values: Sequence[float], unit: str = "x", digits: int = 2) -> str:
     return f"{middle} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def ratios(baseline: Sequence[float], own: Sequence[float]) -> list[float]:
-    """How many times faster than the baseline, repetition by repetition."""
-    return [theirs / mine for theirs, mine in zip(baseline, own, strict=True)]
-
-
 def write(output: str, record: Record, page: str) -> None:
     """OUTPUT.json and OUTPUT.md."""
     text = json.dumps(record, indent=1, ensure_ascii=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.reports import Columns, Record, in_words, number, ratios, spread, table
+from benchmarks.reports import Columns, Record, in_words, number, spread, table
 from benchmarks.systems import GREEDY
 
 Setting = tuple[int, int]  # threads, batch
@@ -48,7 +48,8 @@ def speed_ups(cell: Record | None, baseline: Record | None) -> list[float]:
     """How many times faster than the baseline, run by run; empty where one was not measured."""
     if cell is None or baseline is None:
         return []
-    return ratios(baseline["seconds"], cell["seconds"])
+    pairs = zip(baseline["seconds"], cell["seconds"], strict=True)
+    return [theirs / mine for theirs, mine in pairs]
 
 
 def page(results: Results) -> str:
@@ -57,13 +58,9 @@ def page(results: Results) -> str:
     parts = [f"# {record['pair']['name']}, {record['test']}", _facts(record)]
     for threads, batch in results.settings:
         parts.append(f"## Batch {batch}, {threads} thread{'s' * (threads > 1)}")
-        parts.append(table_of(results, (threads, batch)))
+        setting = (threads, batch)
+        parts.append(table(_columns(results, setting), results.at(*setting)))
     return "\n\n".join([*parts, _notes(results)]) + "\n"
-
-
-def table_of(results: Results, setting: Setting) -> str:
-    """The table of one setting."""
-    return table(_columns(results, setting), results.at(*setting))
 
 
 def _columns(results: Results, setting: Setting) -> Columns:

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import partial
-from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,9 +27,9 @@ from benchmarks.systems import BEAM, GREEDY, Options, System
 from specdec_plugins.corpus.cli import CommandLine, option
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model
-from specdec_plugins.formats.bundle import SETTINGS, Contents, write_bundle
+from specdec_plugins.formats.bundle import Contents, write_bundle
 from specdec_plugins.formats.dictionaries import Dictionary
-from specdec_plugins.formats.output import check_output, new_folder
+from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.weights import layer_shapes, norm_shapes
 
 ROLES = (GREEDY, BEAM)
@@ -78,35 +77,17 @@ def random_model(config: TransformerConfig) -> Model:
     return Model(Path("random"), "transformer", "transformer", config, state)
 
 
-def write_pair(
-    contents: Contents,
-    words: Sequence[Dictionary],
-    folder: Path,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    """Write a bundle with these dictionaries (source, target)."""
-    with tempfile.TemporaryDirectory() as scratch, new_folder(folder, SETTINGS, True) as made:
-        for language, side in zip((contents.source_lang, contents.target_lang), words, strict=True):
-            symbols = side.symbols[len(Dictionary()) :]
-            text = "".join(f"{symbol} 1\n" for symbol in symbols)
-            (Path(scratch) / f"dict.{language}.txt").write_text(text, encoding="utf-8")
-        write_bundle(replace(contents, data=Path(scratch)), made, dtype)
-
-
-def made_up_dictionary(words: Dictionary, num_types: int) -> Dictionary:
-    """The words, filled up to `num_types` with made-up ones, as fairseq fills dictionaries up."""
-    names = (f"madeupword{number:05d}" for number in count())
-    known = set(words.symbols)
-    new = islice((name for name in names if name not in known), num_types - len(words))
-    return Dictionary([*words.symbols[len(Dictionary()) :], *new])
+def made_up_words(num_types: int) -> list[str]:
+    """Words for a dictionary of so many types, as fairseq fills dictionaries up."""
+    return [f"madeupword{number:05d}" for number in range(num_types - len(Dictionary()))]
 
 
 def random_sentences(types: int, count: int, length: int) -> list[Sentence]:
-    draw, symbols = random.Random(1), made_up_dictionary(Dictionary(), types).symbols
+    draw, symbols = random.Random(1), Dictionary(made_up_words(types)).symbols
     sentences = []
-    for number_ in range(1, count + 1):
+    for number in range(1, count + 1):
         ids = [draw.randrange(len(Dictionary()), types) for _ in range(length - 1)]
-        sentences.append(Sentence(number_, [symbols[i] for i in ids], [*ids, Dictionary.eos]))
+        sentences.append(Sentence(number, [symbols[i] for i in ids], [*ids, Dictionary.eos]))
     return sentences
 
 
@@ -137,12 +118,13 @@ def measured(name: str, options: SizesOptions) -> list[Cell]:
     )
     Path(options.work).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sizes-", dir=options.work) as folder:
-        words = made_up_dictionary(Dictionary(), config.decoder.vocab_size)
-        contents = Contents(Path(folder), "en", "de", random_model(config))
-        write_pair(contents, [words, words], Path(folder) / "pair", torch.float16)
-        del contents
+        words = "".join(f"{word} 1\n" for word in made_up_words(config.decoder.vocab_size))
+        for language in ("en", "de"):
+            (Path(folder) / f"dict.{language}.txt").write_text(words, encoding="utf-8")
+        made = Path(folder) / "pair"
+        write_bundle(Contents(Path(folder), "en", "de", random_model(config)), made, torch.float16)
         lengths = Lengths(options.tokens, options.tokens)
-        pair = Pair.of(Path(folder) / "pair", "en", "de")
+        pair = Pair.of(made, "en", "de")
         workload = Workload(pair, sentences, lengths, work=folder)
         convert(workload, _ENGINES)
         cells = []
