@@ -10,7 +10,7 @@ from benchmarks import plots
 from benchmarks.engines import Lengths, Workload, convert
 from benchmarks.figures import bleu_signature, figures, near_ties
 from benchmarks.measure import measure
-from benchmarks.pair import Pair, TestSet, read_test_set
+from benchmarks.pair import Pair, read_test_set
 from benchmarks.reports import Record, command, describe
 from benchmarks.results import Results, page
 from benchmarks.systems import Options
@@ -46,7 +46,10 @@ def write(results: Results, output: str) -> None:
 
 def run(options: Options) -> Record:
     """Measure; returns the record of the run."""
-    (pair, test), lengths = _subject(options), Lengths()
+    pair = Pair.of(local_model(options.pair), options.source_lang, options.target_lang)
+    if options.model is not None:
+        pair = pair.beside(local_model(options.model))
+    test, lengths = read_test_set(options.test, pair, options.sentences), Lengths()
     systems = options.systems(pair.drafter, pair.assistant is not None)
     work = str(Path(options.work) / f"converted.{pair.name.replace('/', '--')}")
     workload = Workload(
@@ -65,12 +68,3 @@ def run(options: Options) -> Record:
         "near_ties": near_ties(cells, workload),
         "cells": [figures(cell, cells, test) for cell in cells],
     }
-
-
-def _subject(options: Options) -> tuple[Pair, TestSet]:
-    """The pair and the test set."""
-    languages = (options.source_lang, options.target_lang)
-    pair = Pair.of(local_model(options.pair), *languages)
-    if options.model is not None:
-        pair = pair.beside(local_model(options.model))
-    return pair, read_test_set(options.test, pair, options.sentences)

@@ -101,22 +101,12 @@ def summary(
     lines = [_counts(tally), _speed(tally, seconds), _decoding(settings, limits)]
     lines += [_greedy(settings, limits), _rounds(stats)]
     if settings.strategy == "specdec" and stats.drafted:
-        lines.append(f"acceptance {stats.acceptance_rate:.3f}; by position: {_by_position(stats)}")
-    if any(stats.seconds.values()):
-        parts = ", ".join(f"{name} {share:.0%}" for name, share in _time_shares(stats).items())
-        lines.append(f"time: {parts}")
+        by_position = " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
+        lines.append(f"acceptance {stats.acceptance_rate:.3f}; by position: {by_position}")
+    if total := sum(stats.seconds.values()):
+        parts = sorted(stats.seconds.items(), key=lambda item: -item[1])  # the longest first
+        lines.append(f"time: {', '.join(f'{name} {part / total:.0%}' for name, part in parts)}")
     return "\n".join(lines)
-
-
-def _by_position(stats: DecodeStats) -> str:
-    return " ".join(f"{share:.2f}" for share in stats.acceptance_by_position)
-
-
-def _time_shares(stats: DecodeStats) -> dict[str, float]:
-    """Share of time of each part, the longest first."""
-    total = sum(stats.seconds.values()) or 1.0
-    parts = sorted(stats.seconds.items(), key=lambda item: -item[1])
-    return {name: seconds / total for name, seconds in parts}
 
 
 def _counts(tally: Tally) -> str:
