@@ -55,7 +55,7 @@ def test_texts_are_those_of_generate(folder: tuple[str, Path]) -> None:
     """All hypotheses, of a ragged batch that sentences join as others leave."""
     (case, path), lengths = folder, set()
     name, changes = CASES[case]
-    for seed, (size, asked) in enumerate(ASKED):
+    for seed, (size, asked) in enumerate(ASKED if case in CONFIGS else ASKED[2:5]):
         save(path, name, seed, asked=asked, ends=3, **changes)
         pair = load(path, language_of(case))
         source = pair.sources()

@@ -167,19 +167,21 @@ def decoder_of(
 
 @pytest.mark.parametrize("case", CASES)
 def test_texts_are_theirs_with_every_drafter(case: str, pairs: Folders) -> None:
+    """With each of the settings half of the drafters, so that each two meet in some case."""
     num_accepted, reasons = 0, set()
     for seed in ASKED:
         pair = pairs(case, seed)
         source = pair.sources()
         wanted = pair.generate(source)
-        for drafter in (None, *DRAFTERS_OF) if case in CONFIGS else (None, "lookup", "fast block"):
+        half = [*DRAFTERS_OF][([*CASES].index(case) + seed) % 2 :: 2]
+        for drafter in (None, *half) if case in CONFIGS else (None, half[-1]):
             jobs = pair.requests(source, block_size=6)
             decoder = decoder_of(pair, drafter, "top_beta" if seed == 1 else "exact")
             results = decoder.decode(jobs)
             assert [pair.their_ids(r.token_ids) for r in results] == wanted, (drafter, seed)
             num_accepted += decoder.stats.accepted
             reasons |= {r.finish_reason for r in results}
-    assert num_accepted > (100 if case in CONFIGS else 0)
+    assert num_accepted > 50 or case not in CONFIGS
     assert FinishReason.EOS in reasons
 
 
