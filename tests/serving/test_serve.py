@@ -1,4 +1,4 @@
-"""specdec-serve as its own process, with one engine and with two, until a signal ends it."""
+"""specdec-serve as its own process, with two engines, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from specdec_plugins.app import main as app
-from specdec_plugins.app.planning import Translated
-from specdec_plugins.decoding.requests import RowResult
+from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.errors import INTERRUPTED, TERMINATED, UserError
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.cli import main, read_key
 from specdec_plugins.serving.client import KEY_VARIABLE, Client
-from specdec_plugins.serving.model import ServedModel, load_model, served_settings
-from specdec_plugins.serving.planning import TextPlan, make_plan
-from specdec_plugins.serving.schemas import Parameters
+from specdec_plugins.serving.model import served_settings
 from specdec_plugins.serving.settings import ServerSettings
 from tests.bundles import CAPTIONS, ROOT
 from tests.programs import free_port, talking_to
@@ -43,49 +39,26 @@ LINES += ["The quick brown fox jumps over a lazy dog near the old river bank."] 
 
 
 @pytest.fixture(scope="module")
-def model() -> ServedModel:
-    names = {"source_lang": "en", "target_lang": "de", "device": "cpu", "dtype": "float64"}
-    return load_model(served_settings({"data": str(CAPTIONS), **names}))
-
-
-def translated(model: ServedModel, **parameters: Any) -> list[str]:
-    plan: TextPlan[RowResult] = make_plan(LINES, Parameters(**parameters), model, ServerSettings())
-    while requests := plan.requests:
-        plan.take(model.decoder.decode(requests))
-    done = [*map(Translated.of, plan.texts)]
-    assert not any(one.is_cut or one.fault for one in done)
-    return [one.text for one in done]
+def expected() -> list[str]:
+    """One token at a time."""
+    plain = SpeculativeTranslator.from_pretrained(
+        str(CAPTIONS), source_lang="en", target_lang="de", device="cpu", dtype="float64",
+        strategy="AR",
+    )  # fmt: skip
+    return [one.text for one in plain.translate(LINES)]
 
 
 @pytest.fixture(scope="module")
-def expected(model: ServedModel) -> list[str]:
-    return translated(model, use_drafter=False)
-
-
-@pytest.fixture(scope="module", params=[1, 2], ids=["one engine", "two engines"])
-def started(request: pytest.FixtureRequest) -> Iterator[tuple[int, list[ServerProcess]]]:
-    """How many engines they have, and the servers of the tests; ended after the last test."""
-    servers: list[ServerProcess] = []
-    yield request.param, servers
-    for there in servers:
-        there.process.terminate()
-        there.process.wait(60)
-
-
-@pytest.fixture
-def server(started: tuple[int, list[ServerProcess]]) -> ServerProcess:
-    """A running one, started anew only where a test has ended the last: starting takes long."""
-    num_engines, servers = started
-    if not servers or servers[-1].process.poll() is not None:
-        replicas = ("--replicas", str(num_engines)) if num_engines > 1 else ()
-        servers.append(ServerProcess(*PAIR, *replicas, "--port", str(free_port())))
-    return servers[-1]
+def server() -> Iterator[ServerProcess]:
+    """Of two engines; the last test that has it ends it."""
+    there = ServerProcess(*PAIR, "--replicas", "2", "--port", str(free_port()))
+    yield there
+    there.process.terminate()
+    there.process.wait(60)
 
 
 @pytest.mark.integration
-def test_all_routes(
-    started: tuple[int, list[ServerProcess]], server: ServerProcess, expected: list[str]
-) -> None:
+def test_all_routes(server: ServerProcess, expected: list[str]) -> None:
     client = Client(server.url)
 
     def counts() -> list[float]:
@@ -96,6 +69,11 @@ def test_all_routes(
             *(server.metric(failures, kind=kind) for kind in ("bad_request", "too_large")),
         ]
 
+    sampling = {"do_sample": True, "seed": 1, "temperature": 1.0}
+    one, same = (client.generate(LINES[0], **sampling)["generated_text"] for _ in range(2))
+    assert one == same != expected[0]
+    assert client.generate(LINES[-1], beta=20, tau=50.0)["generated_text"] != expected[-1]
+    wait_until(lambda: counts()[1] == 3)
     before = counts()
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(client.generate, LINES))
@@ -117,9 +95,8 @@ def test_all_routes(
     wanted = [a + b for a, b in zip(before, (2 * len(LINES) + 1, len(LINES), 1, 1), strict=True)]
     wait_until(lambda: counts() == wanted)
 
-    # The log of several engines names their processes, after a while.
-    engines = lambda: set(re.findall(r"pid=(\d+).*path='/generate'", server.log))  # noqa: E731
-    wait_until(lambda: len(engines()) == (started[0] if started[0] > 1 else 0))
+    # The log names their processes, after a while.
+    wait_until(lambda: len({*re.findall(r"pid=(\d+).*path='/generate'", server.log)}) == 2)
 
 
 @pytest.mark.integration
@@ -193,16 +170,8 @@ def test_no_process_outlives_the_one_that_started_it(
     number: int, status: int, told: str, tmp_path: Path
 ) -> None:
     (source := tmp_path / "in").write_text("\n".join(LINES * 500))
-    command = [
-        "-m",
-        "specdec_plugins.cli",
-        "translate",
-        *PAIR,
-        "--input",
-        source,
-        "--processes",
-        "2",
-    ]
+    command = ["-m", "specdec_plugins.cli", "translate", *PAIR, "--input", source]
+    command += ["--processes", "2"]
     with talking_to(sys.executable, *command, PYTHONPATH=str(ROOT)) as (process, _, _out):
         listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         wait_until(lambda: len(listed.read_text().split()) == 3, START)  # one counts
@@ -222,13 +191,6 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
-
-
-def test_sampling_and_tolerance_with_real_networks(model: ServedModel, expected: list[str]) -> None:
-    sampling = {"do_sample": True, "seed": 1, "temperature": 1.0}
-    assert translated(model) == expected
-    assert translated(model, **sampling) == translated(model, **sampling) != expected
-    assert translated(model, beta=20, tau=50.0) != expected
 
 
 def test_a_missing_library_is_one_sentence(
