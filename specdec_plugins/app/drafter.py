@@ -157,7 +157,7 @@ class EngineTeacher(Teacher):
 
     def translate(
         self, indices: Sequence[int], max_tokens: int
-    ) -> Iterator[list[tuple[int, str | None]]]:
+    ) -> Iterator[tuple[int, str | None]]:
         """One sentence at a time; None if its translation does not end."""
         requests = [self._request(index) for index in indices]
         requests.sort(key=lambda request: len(request.source_ids), reverse=True)
@@ -166,7 +166,7 @@ class EngineTeacher(Teacher):
             has_ended = last == self._dictionary.eos
             # Including `<s>`, which begins BART's texts and is in a drafter's prefix.
             symbols = " ".join(self._dictionary.symbols[i] for i in ids)
-            yield [(int(result.id), symbols if has_ended else None)]
+            yield int(result.id), symbols if has_ended else None
 
     def _request(self, index: int) -> Request:
         translator, source_ids = self._translator, self._sources[index].tolist()

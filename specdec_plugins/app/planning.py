@@ -361,11 +361,6 @@ class Text(Generic[R]):
         return joined(self.parts) + self.end
 
     @property
-    def is_cut(self) -> bool:
-        """True if the translation of a part reached its limit, or repeated itself."""
-        return any(part.is_cut for part in self.parts)
-
-    @property
     def fault(self) -> str:
         """Why a part cannot be read; empty if all can."""
         return next((part.fault for part in self.parts if part.fault), "")

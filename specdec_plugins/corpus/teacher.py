@@ -125,7 +125,7 @@ class Teacher:
 
     def translate(
         self, indices: Sequence[int], max_tokens: int
-    ) -> Iterator[list[tuple[int, str | None]]]:
+    ) -> Iterator[tuple[int, str | None]]:
         """Yields (index, translation) as sentences finish; every index occurs exactly once.
 
         A sentence joins as another ends, the longest first; `max_tokens` bounds the source tokens
@@ -141,7 +141,7 @@ class Teacher:
         never = Constraints(bad_words=((self._dictionary.pad,),))
         decoder = BeamDecoder(self._verifier, EngineConfig(rows, constraints=never))
         for result in decoder.run(requests):
-            yield [(int(result.id), self._dictionary.string(result.token_ids))]
+            yield int(result.id), self._dictionary.string(result.token_ids)
 
     def _request(self, index: int) -> Request:
         source_ids, asked = self._sources[index].tolist(), self._asked
@@ -165,9 +165,9 @@ class Teacher:
                 for index in span
                 if index not in lines
             }
-            for batch in self.translate(list(first.values()), max_tokens):
-                lines.update(batch)
-                on_done(len(batch))
+            for index, line in self.translate(list(first.values()), max_tokens):
+                lines[index] = line
+                on_done(1)
             lines |= {index: lines[one] for index, one in same.items()}
             on_done(len(same) - len(first))
             content = {"lines": [lines[index] for index in span], "originals": originals}

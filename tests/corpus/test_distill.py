@@ -53,7 +53,7 @@ def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Pa
         if index in verifier.too_long:
             assert tokens == original[index]
             continue
-        [[(same, line)]] = model.translate([index], max_tokens=1)
+        [(same, line)] = model.translate([index], max_tokens=1)
         assert same == index
         expected = model._dictionary.encode_line(line)
         assert tokens == expected
@@ -67,7 +67,7 @@ def test_in_8_bits_a_sentence_is_translated_as_alone(verifier: Verifier, tmp_pat
     model = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
     found = sentences(tmp_path / "kd", "de")
     for index in set(range(len(found))) - set(verifier.too_long):
-        [[(_, line)]] = model.translate([index], max_tokens=1)
+        [(_, line)] = model.translate([index], max_tokens=1)
         assert found[index] == model._dictionary.encode_line(line)
     # What another precision gave is not mixed in.
     refused("exists with other data or settings", distil, verifier, tmp_path / "kd")
