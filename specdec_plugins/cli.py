@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -79,6 +80,9 @@ def _place(where: str) -> tuple[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # Seconds between two states of a progress bar: few in a log. tqdm reads it when imported.
+    is_log = sys.stderr is None or not sys.stderr.isatty()
+    os.environ.setdefault("TQDM_MININTERVAL", "10" if is_log else "0.5")
     for name in (" ".join(words[:2]), *words[:1]):
         if name in COMMANDS:
             return run_program(*_place(COMMANDS[name][0]), words[len(name.split()) :])

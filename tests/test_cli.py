@@ -95,6 +95,13 @@ def test_no_command_is_imported_for_help() -> None:
     assert python("-c", code).stdout.endswith("False\n")
 
 
+def test_a_log_holds_few_states_of_a_progress_bar() -> None:
+    """tqdm reads the interval when it is imported, which a command does."""
+    code = "from specdec_plugins import cli; cli.main(['--version']); import tqdm, time\n"
+    code += "for _ in tqdm.tqdm(range(8), miniters=1): time.sleep(0.2)"
+    assert python("-c", code).stderr.count("/8 [") < 4
+
+
 @pytest.mark.parametrize("name", ["serve", "translate"])
 def test_an_earlier_name_says_the_new_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -103,7 +103,7 @@ class Mix:
             found = counts.setdefault(corpus.given, Counter())
             seen = NearDuplicates(self.per_source.get(name, 1)) if self.rules else None
             last = deque[Pair](maxlen=3)
-            for pair in tqdm(self.read(corpus, bad), desc=name, unit=" pairs", mininterval=0.5):
+            for pair in tqdm(self.read(corpus, bad), desc=name, unit=" pairs"):
                 pair = unescape(pair) if self.rules else pair
                 verdict = self._verdict(pair, held, seen)
                 found[verdict] += 1

@@ -65,7 +65,7 @@ class Work:
         # Starting workers for a few chunks would cost more.
         parallel = Parallel(1 if total <= 2 * CHUNK else self.num_workers, return_as="generator")
         done = parallel(delayed(self.transform)(chunk) for chunk in chunks)
-        with tqdm(total=total, desc=name, unit=" pairs", mininterval=0.5) as bar:
+        with tqdm(total=total, desc=name, unit=" pairs") as bar:
             try:
                 for chunk in done:
                     bar.update(len(chunk))
