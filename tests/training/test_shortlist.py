@@ -8,12 +8,13 @@ import numpy
 import pytest
 
 from specdec_plugins.formats.indexed import SentenceWriter
+from specdec_plugins.training import networks
 from specdec_plugins.training.networks import aligned_shortlist, likely_types
 
 EOS = 2
 
 
-def test_what_goes_together_is_found(tmp_path: Path) -> None:
+def test_what_goes_together_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Source type n means target type n + 10, in any order; 12 is in every sentence, as 22 is."""
     random = numpy.random.default_rng(0)
     sources = [[*random.choice(8, 3, replace=False) + 4, 12] for _ in range(300)]
@@ -43,3 +44,9 @@ def test_what_goes_together_is_found(tmp_path: Path) -> None:
     for source in range(4, 12):
         assert types[starts[source]] == source + 10
     assert starts[3] == starts[4]  # does not occur
+
+    # However long the text and its sentences are, memory for so many pairs of tokens is enough.
+    monkeypatch.setattr(networks, "_PAIRS", 2 * 5 * 5)
+    two = {EOS, *sources[0], *sources[1]}
+    starts = aligned_shortlist(tmp_path)["decoder.shortlist.starts"]
+    assert set(starts.diff().nonzero()[:, 0].tolist()) == two
