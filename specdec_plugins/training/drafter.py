@@ -36,12 +36,7 @@ from specdec_plugins.decoding.networks.reading import give_back
 from specdec_plugins.errors import ENDING, Stopped, UserError, handling, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.models import read_model
-from specdec_plugins.training.networks import (
-    aligned_shortlist,
-    checkpoint_of,
-    go_on_from,
-    new_drafter,
-)
+from specdec_plugins.training.networks import checkpoint_of, go_on_from, new_drafter, new_shortlist
 from specdec_plugins.training.objective import BLOCKS, Objective, cut_blocks, draw_starts
 
 LAST, BEST, CURVE = "last.pt", "best.pt", "curve.jsonl"
@@ -304,10 +299,10 @@ class Training:
         return made
 
     def _shortlist(self) -> dict[str, Tensor]:
-        """The shortlist's tensors; computed once, from the data alone."""
+        """The shortlist's tensors; computed once, from the data and the start alone."""
         path = self.plan.folder / _LISTED
         if not path.is_file():
-            found = aligned_shortlist(self.plan.data)
+            found = new_shortlist(self.plan.data, self.plan.start)
             save_checkpoint({"model": found}, path)
         return load_checkpoint(path)["model"]
 

@@ -137,13 +137,8 @@ def go_on_from(path: Path, drafter: BlockDrafter) -> None:
 
     Raises UserError where it holds no drafter of the same network.
     """
-    if is_bundle(path):
-        part = read_bundle(path).drafter
-        if part is None or part.network is None:
-            raise UserError(f"--from {path}: the bundle has no drafter with weights; leave it out")
-        path = path / part.network.weights
-    earlier = read_model(path).network(torch.float32, torch.device("cpu"))
-    found = earlier.state_dict()
+    path = _file_of(path)
+    found = _read(path)
     learnt = {name for name, weight in drafter.named_parameters() if weight.requires_grad}
     state = drafter.state_dict()
     for name in learnt:
@@ -155,6 +150,20 @@ def go_on_from(path: Path, drafter: BlockDrafter) -> None:
             "leave --from out",
         )
     drafter.load_state_dict({**state, **{name: found[name] for name in learnt}})
+
+
+def _file_of(path: Path) -> Path:
+    """The weights of a drafter in a bundle or a checkpoint."""
+    if not is_bundle(path):
+        return path
+    part = read_bundle(path).drafter
+    if part is None or part.network is None:
+        raise UserError(f"--from {path}: the bundle has no drafter with weights; leave it out")
+    return path / part.network.weights
+
+
+def _read(path: Path) -> State:
+    return read_model(path).network(torch.float32, torch.device("cpu")).state_dict()
 
 
 def checkpoint_of(drafter: BlockDrafter, learnt: State, verifier: Model) -> dict[str, Any]:
@@ -177,7 +186,31 @@ def checkpoint_of(drafter: BlockDrafter, learnt: State, verifier: Model) -> dict
 _PAIRS = 50_000_000  # of tokens to align, in 3.6 GB of memory: 100,000 sentences of 22 tokens
 _ITERATIONS = 4  # of IBM model 1
 _TYPES, _LEAST = 80, 0.002  # most target types of a source type, and their smallest t
+_TENSORS = ("common", "types", "starts")
 _COMMON = 500  # frequent target types that every sentence may draft
+
+
+def new_shortlist(data: Path, start: Path | None) -> State:
+    """The tensors of a shortlist for a training text, and all that the drafter in `start` lists:
+    that may have been trained on more.
+    """
+    found: State = aligned_shortlist(data)
+    earlier = _read(_file_of(start)) if start else {}
+    name = "decoder.shortlist.starts"  # one more than source types
+    is_alike = name in earlier and len(earlier[name]) == len(found[name])
+    return joined(found, earlier) if is_alike else found
+
+
+def joined(first: State, second: State) -> State:
+    """What either of two shortlists for the same vocabularies holds."""
+    both = [[each[f"decoder.shortlist.{n}"].long() for n in _TENSORS] for each in (first, second)]
+    sources = torch.arange(len(both[0][2]))
+    rows = [sources[:-1].repeat_interleave(starts.diff()) for _, _, starts in both]
+    entries = torch.stack([torch.cat(rows), torch.cat([types for _, types, _ in both])])
+    row, types = entries.unique(dim=1)
+    common = torch.cat([common for common, _, _ in both]).unique()
+    tensors = (common, types, torch.searchsorted(row.contiguous(), sources))
+    return {f"decoder.shortlist.{n}": t.int() for n, t in zip(_TENSORS, tensors, strict=True)}
 
 
 def aligned_shortlist(data: Path) -> dict[str, Tensor]:
@@ -193,12 +226,10 @@ def aligned_shortlist(data: Path) -> dict[str, Tensor]:
     kept = (rank < _TYPES) & (t >= _LEAST)
     counts = numpy.bincount(numpy.concatenate(targets))
     common = numpy.argsort(-counts, kind="stable")[:_COMMON]
-    tensors = {
-        "common": common[counts[common] > 0],
-        "types": second[kept],
-        "starts": numpy.searchsorted(first[kept], numpy.arange(len(both.source) + 1)),
-    }
-    return {f"decoder.shortlist.{n}": torch.from_numpy(v).int() for n, v in tensors.items()}
+    starts = numpy.searchsorted(first[kept], numpy.arange(len(both.source) + 1))
+    arrays = (common[counts[common] > 0], second[kept], starts)
+    tensors = zip(_TENSORS, map(torch.from_numpy, arrays), strict=True)
+    return {f"decoder.shortlist.{name}": tensor.int() for name, tensor in tensors}
 
 
 def likely_types(

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
+from torch import Tensor
 
 from specdec_plugins.formats.indexed import SentenceWriter
 from specdec_plugins.training import networks
-from specdec_plugins.training.networks import aligned_shortlist, likely_types
+from specdec_plugins.training.networks import aligned_shortlist, joined, likely_types
 
 EOS = 2
 
@@ -50,3 +52,14 @@ def test_what_goes_together_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     two = {EOS, *sources[0], *sources[1]}
     starts = aligned_shortlist(tmp_path)["decoder.shortlist.starts"]
     assert set(starts.diff().nonzero()[:, 0].tolist()) == two
+
+
+def test_what_either_list_holds_is_in_both_together() -> None:
+    def listed(common: list[int], types: list[int], starts: list[int]) -> dict[str, Tensor]:
+        given = {"common": common, "types": types, "starts": starts}
+        return {f"decoder.shortlist.{name}": torch.tensor(v).int() for name, v in given.items()}
+
+    first = listed([2, 9], [7, 5, 6], [0, 0, 2, 3])
+    second = listed([2, 4], [5, 8, 3], [0, 1, 2, 3])
+    expected = listed([2, 4, 9], [5, 5, 7, 8, 3, 6], [0, 1, 4, 6])
+    torch.testing.assert_close(joined(first, second), expected)
