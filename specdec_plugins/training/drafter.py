@@ -47,6 +47,7 @@ _SHOWN = 10  # updates between two lines of progress
 # A running mean over about the last 500 updates gives a usable drafter at any time, as if the
 # learning rate had decayed.
 _DECAY, _TAKEN, _FROM = 0.98, 10, 200  # of the mean, at every so many updates, from this one on
+_KEPT = 2**30  # bytes of the encoder's states, on a CPU: of some 100,000 sentences
 Measure = Callable[[Path], Mapping[str, float]]  # of a drafter's checkpoint; "accepted" among them
 
 
@@ -104,6 +105,28 @@ class Pairs:
         return sources, targets
 
 
+class Encoded:
+    """What the frozen encoder makes of sentences, kept in memory for later epochs."""
+
+    def __init__(self, encoder: nn.Module, most: int) -> None:
+        """most: bytes that are kept."""
+        self._encoder, self._left = encoder, most
+        self._kept: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def __call__(self, indices: Any, sources: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+        """States [B, S, D] and padding [B, S] bool of sources [B, S] int64 at these indices."""
+        is_padding, numbers = sources == padding, list(map(int, indices))
+        if all(number in self._kept for number in numbers):
+            return pad_sequence([self._kept[number] for number in numbers], True), is_padding
+        states: Tensor = self._encoder(sources)[0]
+        for row, number in enumerate(numbers):
+            if self._left > 0 and number not in self._kept:
+                self._kept[number] = states[row, ~is_padding[row]]
+                self._left -= self._kept[number].nbytes
+        return states, is_padding
+
+
 class Training:
     """A training in its folder, and where it is."""
 
@@ -137,6 +160,7 @@ class Training:
         board = plan.tensorboard_logdir if self.rank == 0 else None
         self._board = _board(board) if board else None
         self._restore()
+        self._encoded = Encoded(drafter.encoder, 0 if on_gpu else _KEPT)
         objective = Objective(drafter, plan.dropout)
         wrapped = self.num_workers > 1
         self._objective: nn.Module = (
@@ -164,14 +188,15 @@ class Training:
         chance = torch.default_generator.manual_seed(key)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(key)
-        sources, blocks = self._batch(chance)
+        indices, sources, blocks = self._batch(chance)
         warmth = min(1.0, (number + 1) / plan.warmup)
         end = min(1e-5, plan.lr)
         rate = warmth * (end + (plan.lr - end) * max(0.0, 1 - self.progress))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(self.device.type, self.dtype, self.dtype is not torch.float32):
-            loss = self._objective(sources, blocks)
+            encoded = self._encoded(indices, sources, self.drafter.config.pad)
+            loss = self._objective(sources, encoded, blocks)
         self.loss = loss.detach()
         self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()
@@ -185,20 +210,21 @@ class Training:
             with torch.no_grad():
                 torch._foreach_lerp_([*self.mean.values()], [*self.learnt.values()], share)
 
-    def _batch(self, chance: torch.Generator) -> tuple[Tensor, Any]:
-        """This process's batch of the next update."""
+    def _batch(self, chance: torch.Generator) -> tuple[Any, Tensor, Any]:
+        """This process's batch of the next update: indices, sources and blocks of the targets."""
         if self.taken >= len(self._batches):
             self.epoch, self.taken = self.epoch + 1, 0
             del self._batches
         own = (self.taken + self.rank) % len(self._batches)
         self.taken += self.num_workers
         padding, mask = self.drafter.config.pad, self.drafter.config.mask
-        sources, targets = self.pairs.padded(self._batches[own], padding)
+        indices = self._batches[own]
+        sources, targets = self.pairs.padded(indices, padding)
         starts = draw_starts((targets != padding).sum(1), BLOCKS, chance)
         given = (starts, self.plan.block_size, mask, padding, self.plan.start_token)
         blocks = cut_blocks(targets, *given)
         there = (part.to(self.device, non_blocking=True) for part in blocks)
-        return sources.to(self.device, non_blocking=True), type(blocks)(*there)
+        return indices, sources.to(self.device, non_blocking=True), type(blocks)(*there)
 
     @cached_property
     def _batches(self) -> list[Any]:

@@ -96,12 +96,12 @@ class Objective(nn.Module):
         if share:
             _add_dropout(network.decoder.layers, share)
 
-    def forward(self, sources: Tensor, blocks: Blocks) -> Tensor:
-        """The mean over all answers, [] float32, of sources [B, S] int64."""
+    def forward(self, sources: Tensor, encoded: tuple[Tensor, Tensor], blocks: Blocks) -> Tensor:
+        """The mean over all answers, [] float32, of sources [B, S] int64, with what the encoder
+        makes of them."""
         network, decoder = self.network, self.network.decoder
-        with torch.no_grad():
-            states, padding_mask = network.encoder(sources)
-            mask = additive(blocks.seen_mask, states.dtype)[:, None]
+        states, padding_mask = encoded
+        mask = additive(blocks.seen_mask, states.dtype)[:, None]
         memory = network.memory(sources, (~padding_mask).sum(1), states, padding_mask)
         size, width = blocks.tokens.shape[1], blocks.answers.shape[1]
         last = slice(size - width, size)

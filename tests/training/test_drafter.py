@@ -29,7 +29,7 @@ from specdec_plugins.formats.indexed import SentenceWriter
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training import drafter as loop
 from specdec_plugins.training import networks
-from specdec_plugins.training.drafter import Plan, Training
+from specdec_plugins.training.drafter import Encoded, Plan, Training
 from specdec_plugins.training.objective import Objective, ProjectedLoss, cut_blocks, draw_starts
 from tests.bundles import BUNDLED, ROOT, WITHOUT_FAIRSEQ
 from tests.formats.pretrained.measured import memory
@@ -79,7 +79,8 @@ STARTS = torch.tensor([[0, 1, 3, 5], [0, 1, 2, 0], [3, 0, 1, 2]])
 def test_the_loss_is_the_one_that_drafters_were_trained_with_before() -> None:
     """The value is that of fairseq's modules and criterion with these weights and blocks."""
     objective = Objective(fresh())
-    loss = objective(SOURCES, cut_blocks(TARGETS, STARTS, 3, MASK, PAD, EOS))
+    encoded = objective.network.encoder(SOURCES)
+    loss = objective(SOURCES, encoded, cut_blocks(TARGETS, STARTS, 3, MASK, PAD, EOS))
     assert loss.item() == pytest.approx(4.579827, abs=1e-5)
 
 
@@ -113,6 +114,21 @@ def test_each_block_is_computed_as_in_decoding() -> None:
         columns = starts[:, None] + torch.arange(3)
         alone = network.decoder(tokens, memory, columns, starts)
         torch.testing.assert_close(together[:, 3 * n : 3 * n + 3], alone)
+
+
+def test_a_sentence_is_encoded_once_while_there_is_room() -> None:
+    encoder, calls = fresh().encoder, []
+    encoder.register_forward_pre_hook(lambda _, given: calls.append(len(given[0])))
+    width = encoder.embedding.tokens.embedding_dim * 4  # bytes of a token
+    encoded = Encoded(encoder, 8 * width)
+    states, padding_mask = encoded([7, 3, 0], SOURCES, PAD)  # 4, 5 and 2 tokens
+    assert padding_mask.tolist() == (SOURCES == PAD).tolist()
+    again, same_mask = encoded([3, 7], SOURCES[[1, 0]], PAD)
+    assert calls == [3]
+    torch.testing.assert_close(again[~same_mask], states[[1, 0]][~padding_mask[[1, 0]]])
+    encoded([3, 0], SOURCES[[1, 2]], PAD)  # there was no room for the last
+    encoded([0], SOURCES[2:], PAD)
+    assert calls == [3, 2, 1]
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -360,7 +376,7 @@ def test_it_needs_no_fairseq(plan: Plan) -> None:
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from specdec_plugins.training.drafter import Plan, Training
+from specdec_plugins.training.drafter import Encoded, Plan, Training
 made = Training(Plan(Path({str(verifier)!r}), Path({str(plan.data)!r}),
                      Path({str(plan.folder)!r}), 2, 1.0, updates=1, device="cpu"))
 made._step()
