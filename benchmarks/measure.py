@@ -33,6 +33,12 @@ Result = TypeVar("Result")
 NUM_WARM_UP = 5  # batches, not counted
 
 
+def progress_bar(*given: Any, **named: Any) -> Any:
+    """A bar of tqdm, which shows few states in a log."""
+    pause = 0.5 if sys.stderr.isatty() else 10
+    return tqdm(*given, file=sys.stderr, mininterval=pause, **named)
+
+
 def interleave(
     systems: Sequence[Callable[[Part], Result]],
     parts: Sequence[Part],
@@ -51,7 +57,7 @@ def interleave(
     made: list[list[list[Result]]] = [[[] for _ in range(repeats)] for _ in systems]
     logged = iter([] if log is None else list(log.entries))
     total = repeats * len(systems) * sum(map(count, parts))
-    with tqdm(total=total, desc=title, unit=unit, file=sys.stderr) as bar:
+    with progress_bar(total=total, desc=title, unit=unit) as bar:
         for repeat in range(repeats):
             for number, part in enumerate(parts):
                 results: list[Any] | None = next(logged, None)
@@ -131,7 +137,7 @@ def measure(
             title = f"loading, threads {threads}"
             with ThreadPoolExecutor(at_once) as pool:
                 loading = pool.map(methodcaller("call", "load", threads), workers)
-                list(tqdm(loading, title, len(workers), unit="system", file=sys.stderr))
+                list(progress_bar(loading, title, len(workers), unit="system"))
             for batch in options.batches:
                 taking = [worker for worker in workers if options.takes(worker.system, batch)]
                 cells += _measure(taking, threads, batch, options, workload.sentences)
