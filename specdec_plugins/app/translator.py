@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast, overload
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
-from specdec_plugins.app.loading import load_parts, make_settings
+from specdec_plugins.app.loading import build_decoder, load_parts, make_settings
 from specdec_plugins.app.planning import How, Part, Plan, Result, Text, Translated, joined
 from specdec_plugins.app.settings import BY_SENTENCE, Settings
 from specdec_plugins.app.types import (
@@ -27,7 +27,6 @@ from specdec_plugins.app.types import (
     Translation,
 )
 from specdec_plugins.corpus.cli import arguments, parameters
-from specdec_plugins.decoding.beam import BeamDecoder, Branching
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.requests import (
     BeamParams,
@@ -170,7 +169,9 @@ class SpeculativeTranslator:
             glossary = Glossary.of(terms, self.codec)
         if not self.settings.searches and settings.searches:
             with self._lock:
-                self._searcher = self._searcher or _searcher_of(settings, decoder)
+                if self._searcher is None:
+                    own = decoder.verifier, decoder.method, decoder.config.constraints
+                    self._searcher = cast(SpeculativeDecoder, build_decoder(settings, *own))
             decoder = self._searcher
         scores = self._with_scores
         return SpeculativeTranslator(settings, self.codec, decoder, self.limits, glossary, scores)
@@ -430,18 +431,6 @@ def _ranked(said: str, chosen: Sequence[tuple[Hypothesis, Codec]]) -> RankedText
         sum(sum(one.token_scores) for one, _ in chosen),
         [score for _, score in scored],
     )
-
-
-def _searcher_of(settings: Settings, decoder: SpeculativeDecoder) -> BeamDecoder:
-    """A search with the verifier of another decoder, and with its constraints.
-
-    settings: of the search.
-    """
-    config = decoder.config
-    if settings.ban_pad:
-        pad = decoder.verifier.special.pad
-        config = replace(config, constraints=config.constraints.banning(pad))
-    return BeamDecoder(cast(Branching, decoder.verifier), config)
 
 
 def _forced(ids: list[int]) -> RowResult:
