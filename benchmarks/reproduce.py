@@ -131,6 +131,8 @@ def run(args: ReproduceOptions) -> tuple[Record, Log]:
     # Load for the longest blocks, trained or requested, whatever the bundle's default is.
     longest = max(args.block_sizes or [0]) or None
     settings = replace(make_settings({**given, **COMMON}), beta=1, tau=0.0, block_size=longest)
+    if settings.drafter == "block":  # whole blocks, as published
+        settings = replace(settings, drafter_options={**settings.drafter_options, "confidence": 0})
     sentences, references = read_test(args)
     base = load_translator(settings)
     sizes = block_sizes(base.limits.block_size, args.block_sizes)

@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from specdec_plugins.app.planning import Translated
-from specdec_plugins.app.settings import Settings, choose_device
+from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.types import EMPTY, UNREADABLE, Limits, Translation
 from specdec_plugins.decoding.contract import Guarantee
 from specdec_plugins.decoding.networks import best_set
@@ -141,8 +141,7 @@ def _decoding(settings: Settings, limits: Limits) -> str:
 
 def kernels_in_use(settings: Settings) -> str | None:
     """Which kernels compute products, if there is a choice: on a CPU, in float32 and 8 bits."""
-    on_cpu = choose_device(settings.device).type == "cpu"
-    if not on_cpu or settings.dtype not in ("float32", "int8"):
+    if not settings.on_cpu or settings.dtype not in ("float32", "int8"):
         return None
     used = best_set() if settings.kernels == "native" else None
     return f"native kernels ({used})" if used else "torch's kernels"

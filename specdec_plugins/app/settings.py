@@ -304,6 +304,11 @@ class Settings:
         return needs_of(self.drafter)
 
     @property
+    def on_cpu(self) -> bool:
+        """True if a CPU computes."""
+        return choose_device(self.device).type == "cpu"
+
+    @property
     def quantised(self) -> bool:
         """True if matrix products are to be computed in 8-bit integers."""
         return self.dtype == "int8"
@@ -327,8 +332,7 @@ class Settings:
         drafted. Other drafts are computed as precisely as the settings ask, because text would
         depend on it.
         """
-        on_cpu = choose_device(self.device).type == "cpu"
-        has_kernels = on_cpu and self.kernels == "native" and best_set() is not None
+        has_kernels = self.on_cpu and self.kernels == "native" and best_set() is not None
         network = self.needs.network
         can_be_quick = has_kernels and network is not None and network.int8
         fixed = self.acceptance.guarantee(self.beta) is not Guarantee.NONE

@@ -38,6 +38,8 @@ class DraftContext:
     assistant: Verifier | None = None  # a smaller model with the same target vocabulary
     source_to_assistant: Tensor | None = None  # [V source] int64, same symbol or unk; None = same
     sampling: bool = False  # the rule draws from p, so a drafter should draw from its own q too
+    # Of verifying one more position, as a share of the time that a token takes
+    position_cost: float = 0.0
 
     def beside(self, verifier: Target) -> DraftContext:
         """The context of another session: the same weights, this verifier."""

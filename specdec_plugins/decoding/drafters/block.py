@@ -59,11 +59,15 @@ class BlockNatDrafter(ContextDrafter):
         # drawn, the whole of it, on a GPU the best 256.
         candidates: int | None = None  # None = as above
         shortlist: bool = True  # draft only types that the source makes likely, if the network can
-        confidence: float = 0.0  # stops below this probability, 0..1, of a head's best; 0 = never
+        # Drafts end where the probability, by the head, that all of them is accepted falls below
+        # this, 0..1; 0 = never. None = in the kernels' lane the cost of a position, where the text
+        # is greedy whatever is drafted.
+        confidence: float | None = None
 
         def __post_init__(self) -> None:
             require(
-                0 <= self.confidence <= 1, f"confidence must be within 0..1, not {self.confidence}."
+                0 <= (self.confidence or 0) <= 1,
+                f"confidence must be within 0..1, not {self.confidence}.",
             )
             require(
                 self.candidates is None or self.candidates >= 1,
@@ -77,10 +81,12 @@ class BlockNatDrafter(ContextDrafter):
         # The verifier, if its encoder's output is read instead of encoding here
         self.encoded_by = _sharing(context, self.network, config.share_encoder)
         self._samples = context.sampling
+        has_head = self.network.decoder.head is not None
         require(
-            not config.confidence or self.network.decoder.head is not None,
+            not config.confidence or has_head,
             "confidence applies to a drafter with a sequential head (specdec drafter); omit it.",
         )
+        self._position_cost = has_head * context.position_cost
         self._eos = context.verifier.special.eos
         super().__init__(config, context)
         self._memory: SourceMemory | None = None
@@ -108,12 +114,14 @@ class BlockNatDrafter(ContextDrafter):
         draws_or_forgets = self._samples or self.keeps_prefix != network.config.cached_prefix
         if draws_or_forgets or network.at_once is None:
             return None
+        asked = self._config.confidence
         return ops.native.BlockNatDrafter(
             weights=network.at_once,
             lists=None if lists is None else network.decoder.listed(lists),
             shares_encoder=self.encoded_by is not None,
             candidates=self._num_candidates or 0,
-            confidence=self._config.confidence,
+            confidence=self._position_cost if asked is None else asked,
+            cuts_all=asked is not None,
             eos=self._eos,
         )
 
@@ -165,14 +173,14 @@ class BlockNatDrafter(ContextDrafter):
         return self._cut(Draft(drafted, asked.budget))
 
     def _cut(self, draft: Draft) -> Draft:
-        """Cut before the first position whose best token is too unlikely, and after the first eos.
+        """Cut where the best tokens so far are too unlikely, and after the first eos.
 
-        Not before an unlikely drawn token: such tokens would then be missing from the output.
+        Not where an unlikely token was drawn: such tokens would then be missing from the output.
         """
         lengths = draft.lengths.clamp(max=draft.tokens.shape[1])
-        if self._config.confidence > 0:
+        if least := self._config.confidence:
             assert draft.confidences is not None
-            is_sure = draft.confidences >= self._config.confidence
+            is_sure = draft.confidences.cumprod(1) >= least
             lengths = torch.minimum(lengths, ops.leading_true(is_sure))
         return until_end(replace(draft, lengths=lengths), self._eos, self._may_wait)
 
@@ -232,7 +240,7 @@ class BlockNatDrafter(ContextDrafter):
             return sample(probs[-1][:, 0].gather(1, own), uniform)
 
         choose = draw if self._samples else None
-        sure = self._config.confidence > 0
+        sure = bool(self._config.confidence)
         drafted, confidences = head.draft(states, logits, *given, choose, sure)
         law = torch.cat(probs, 1) if probs else None
         return Draft(drafted, asked.budget, law, confidences=confidences)

@@ -278,6 +278,26 @@ def test_both_lanes_say_the_same(seed: int, threads_kept: None) -> None:
     assert len({str(event) for event in expected.values()}) > 5  # or the test could not fail
 
 
+def test_what_a_position_costs_shortens_drafts_of_greedy_rows_alone() -> None:
+    case = next(
+        case
+        for case in map(Case, range(99))
+        if getattr(case.drafter, "_shortlist", None) is not None
+    )
+    jobs = case.jobs(beta=lambda i: 1 + i % 2, tau=2.0, block_size=6)
+    told = []
+    for cost in (0.0, 0.99):
+        context = DraftContext(case.verifier, case.drafter.network, position_cost=cost)
+        case.drafter = DRAFTERS.build("block", context)
+        told.append(said(case, jobs, 99, native=True, rule="top_beta"))
+    whole, cut = told
+    for job in jobs:
+        kept = slice(-3, None) if job.params.beta == 1 else slice(None)
+        assert whole[job.id][kept] == cut[job.id][kept]
+    drafted = [sum(len(own[0]) for one in all_of.values() for own in one[:-3]) for all_of in told]
+    assert drafted[1] < 0.9 * drafted[0]
+
+
 def test_rows_join_a_drafter_together_whatever_thread_decodes_them(threads_kept: None) -> None:
     """The first two draw and so draft from the start; the others draft when these have ended."""
     case = Case(6)

@@ -33,6 +33,7 @@ struct Row {
   Asked asked;
   std::vector<int64_t> text;  // committed tokens, the start token first
   bool is_active = true;
+  bool is_greedy = true;  // its text is, whatever is drafted
   int64_t budget = 0;  // tokens of the next draft
   std::vector<int64_t> drafted;
   SourceMemory source;
@@ -167,13 +168,15 @@ struct Shortlists {
 
 class BlockNatDrafter : public Drafter {
  public:
-  // candidates: of a position, 0 = all listed; confidence: at which drafts stop, 0 = never.
+  // candidates: of a position, 0 = all listed; confidence: under which drafts end, 0 = never;
+  // cuts_all: those of rows that are not greedy, too.
   BlockNatDrafter(std::shared_ptr<Drafting> weights, std::optional<Shortlists> lists,
-                  bool shares_encoder, int candidates, float confidence, int64_t eos)
+                  bool shares_encoder, int candidates, float confidence, bool cuts_all, int64_t eos)
       : weights_(std::move(weights)),
         lists_(std::move(lists)),
         candidates_(candidates),
         confidence_(confidence),
+        cuts_all_(cuts_all),
         eos_(eos) {
     this->shares_encoder = shares_encoder;
     max_positions = weights_->max_positions;
@@ -321,8 +324,10 @@ class BlockNatDrafter : public Drafter {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t* own = drafted.values.data() + i * length;
       const float* sure = confidences.values.data() + i * length;
+      const float least = cuts_all_ || rows[i]->is_greedy ? confidence_ : 0;
+      float all = 1;  // the probability that all so far is accepted
       int64_t kept = 0;
-      while (kept < rows[i]->budget && (confidence_ == 0 || sure[kept] >= confidence_)) ++kept;
+      while (kept < rows[i]->budget && (least == 0 || (all *= sure[kept]) >= least)) ++kept;
       rows[i]->drafted.assign(own, own + up_to_eos(own, kept, eos_));
     }
   }
@@ -331,6 +336,7 @@ class BlockNatDrafter : public Drafter {
   const std::optional<Shortlists> lists_;
   const int candidates_;
   const float confidence_;
+  const bool cuts_all_;
   const int64_t eos_;
 };
 

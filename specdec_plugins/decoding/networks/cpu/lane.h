@@ -38,6 +38,7 @@ class Lane {
       Row row;
       row.asked = std::move(asked);
       row.text = row.asked.text;
+      row.is_greedy = (!rules_.tolerates || row.asked.beta == 1) && !draws(row);
       rows_.push_back(std::move(row));
     }
     std::vector<Row*> rows;
@@ -262,11 +263,10 @@ class Lane {
   void plan_budgets() {
     const bool drafts = int64_t(rows_.size()) <= rules_.most_rows;
     for (Row& row : rows_) {
-      const bool is_greedy = (!rules_.tolerates || row.asked.beta == 1) && !draws(row);
       const int64_t known = int64_t(row.text.size()) - 1;
       int64_t room = row.asked.max_len - 1;
       if (drafter_) room = std::min(room, drafter_->max_positions);
-      const int64_t wanted = drafter_ && (drafts || !is_greedy) ? row.asked.block_size : 0;
+      const int64_t wanted = drafter_ && (drafts || !row.is_greedy) ? row.asked.block_size : 0;
       row.budget = row.is_active ? std::max<int64_t>(std::min(wanted, room - known), 0) : 0;
     }
   }

@@ -319,9 +319,10 @@ PYBIND11_MODULE(_kernels, module) {
            arg("row"));
   py::class_<Drafter, std::shared_ptr<Drafter>>(module, "Drafter");
   py::class_<BlockNatDrafter, Drafter, std::shared_ptr<BlockNatDrafter>>(module, "BlockNatDrafter")
-      .def(py::init<std::shared_ptr<Drafting>, std::optional<Shortlists>, bool, int, float, int64_t>(),
+      .def(py::init<std::shared_ptr<Drafting>, std::optional<Shortlists>, bool, int, float, bool,
+                    int64_t>(),
            arg("weights"), arg("lists"), arg("shares_encoder"), arg("candidates"), arg("confidence"),
-           arg("eos"));
+           arg("cuts_all"), arg("eos"));
   py::class_<LookupDrafter, Drafter, std::shared_ptr<LookupDrafter>>(module, "LookupDrafter")
       .def(py::init<std::vector<int64_t>, int64_t, int64_t>(), arg("to_target"), arg("least"),
            arg("most"));
