@@ -62,7 +62,7 @@ class BlockNatDrafter(ContextDrafter):
         # Drafts end where the probability, by the head, that all of them is accepted falls below
         # this, 0..1; 0 = never. None = in the kernels' lane the cost of a position, where the text
         # is greedy whatever is drafted.
-        confidence: float | None = None
+        confidence: float | None = None  # None = as above
 
         def __post_init__(self) -> None:
             require(
