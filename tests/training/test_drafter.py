@@ -376,7 +376,7 @@ def test_it_needs_no_fairseq(plan: Plan) -> None:
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from specdec_plugins.training.drafter import Encoded, Plan, Training
+from specdec_plugins.training.drafter import Plan, Training
 made = Training(Plan(Path({str(verifier)!r}), Path({str(plan.data)!r}),
                      Path({str(plan.folder)!r}), 2, 1.0, updates=1, device="cpu"))
 made._step()
