@@ -182,8 +182,9 @@ def read_json(data: bytes) -> Document:
         whole = json.loads(text.text)
     except json.JSONDecodeError as error:
         raise UserError(f"line {error.lineno}: is not JSON ({error.msg}); correct it.") from error
-    except RecursionError as error:
-        raise UserError("is nested too deeply for a reader of JSON.") from error
+    except (RecursionError, ValueError) as error:
+        told = "is nested too deeply, or has too long a number, for a reader of JSON."
+        raise UserError(told) from error
     is_chrome = isinstance(whole, dict) and bool(whole) and all(
         isinstance(one, dict) and isinstance(one.get("message"), str) for one in whole.values()
     )  # fmt: skip

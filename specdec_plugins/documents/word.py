@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,8 @@ from specdec_plugins.errors import UserError
 _TEXTS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xml")
 _AROUND = {"hyperlink", "ins", "smartTag", "sdt", "fldSimple", "customXml"}
 _NOISE = {"proofErr", "lastRenderedPageBreak"}  # Word's own remarks, which it makes again
-_MOST_BYTES = 50_000_000  # of all texts in a file, which is compressed
+_MOST_BYTES, _MOST_GROWTH = 50_000_000, 20  # of texts, and of what else a file has compressed
+_DAMAGED = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, EOFError, OSError)
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,16 @@ def read_docx(data: bytes) -> Document:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         names = [name for name in archive.namelist() if _TEXTS.fullmatch(name)]
-        size = sum(archive.getinfo(name).file_size for name in names)
-        if "word/document.xml" not in names or size > _MOST_BYTES:
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+        size, most = sum(sizes[name] for name in names), _MOST_BYTES + _MOST_GROWTH * len(data)
+        is_readable = size <= _MOST_BYTES and sum(sizes.values()) <= most
+        # What is not translated is compressed anew, so it must be whole, too.
+        if "word/document.xml" not in names or not is_readable or archive.testzip() is not None:
             raise UserError("is no .docx file that can be read; save it anew with Word or Writer.")
         parts = {name: decoded(archive.read(name)) for name in names}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except UserError:
+        raise
+    except _DAMAGED as error:
         raise UserError(f"is no .docx file, or a damaged or encrypted one ({error}).") from error
     units, offsets, begin = list[Unit](), dict[str, int](), 0
     for name, part in parts.items():

@@ -208,6 +208,7 @@ def test_any_translation_is_read_again_as_it_was_written(name: str, words: list[
         ("a.po", b'"a"\n', "without a keyword"),
         ("a.json", b'{"a": "b",\n}', "line 2: is not JSON"),
         ("a.json", b"[" * 100_000, "nested too deeply"),
+        ("a.json", b"1" * 5_000, "too long a number"),
         ("a.strings", b'"a" = "b"\n"c" = "d";', "line 1: expected"),
         ("a.xliff", b"<xliff><source>", "line 1: is not XML"),
         ("a.resx", b'<?xml version="1.0" encoding="klingon"?><a/>\xff', "unknown encoding"),
@@ -370,6 +371,17 @@ def docx(body: str, **others: str) -> bytes:
         for name, inner in others.items():
             archive.writestr(f"word/{name}.xml", f"<w:ftr {word}>{inner}</w:ftr>")
     return made.getvalue()
+
+
+@pytest.mark.parametrize("damaged", ["word/document.xml", "word/media.xml", None])
+def test_a_docx_that_cannot_be_written_again_is_refused_at_once(damaged: str | None) -> None:
+    """Or one that is compressed without measure."""
+    data = bytearray(docx("<w:p/>" * 99, media=" " * (9_000 if damaged else 80_000_000)))
+    if damaged:
+        at = data.index(damaged.encode()) + len(damaged)
+        data[at : at + 9] = b"\xff" * 9
+    with pytest.raises(UserError, match=r"no \.docx file"):
+        read("a.docx", bytes(data))
 
 
 def part(data: bytes, name: str = "document") -> str:
