@@ -130,8 +130,8 @@ def run_command(prog: str, work: Callable[[], int | None], debug: bool, interrup
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as raised:
-        is_told = isinstance(raised, (UserError, KeyboardInterrupt))
-        error = _STOPS[0] if _STOPS and not is_told else raised
+        # What a reader of files calls damage was the stop as well.
+        error = _STOPS[0] if _STOPS and not isinstance(raised, KeyboardInterrupt) else raised
         message = _exhausted(error) or str(error)
         if debug or not (_exhausted(error) or isinstance(error, (UserError, KeyboardInterrupt))):
             raise

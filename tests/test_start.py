@@ -91,7 +91,16 @@ def test_ctrl_c_outside_of_a_commands_own_guard(when: str, tmp_path: Path) -> No
     assert work(tmp_path, program, heed) == (INTERRUPTED if when == "before" else 3, b"", b"")
 
 
-@pytest.mark.parametrize("turned", ["", "    except BaseException: raise ValueError from None\n"])
+@pytest.mark.parametrize(
+    "turned",
+    [
+        "",
+        *(
+            f"    except BaseException: raise {error}('damaged') from None\n"
+            for error in ("ValueError", "UserError")
+        ),
+    ],
+)
 @pytest.mark.parametrize(("first", "status"), [("SIGINT", INTERRUPTED), ("SIGTERM", TERMINATED)])
 def test_a_second_ctrl_c_does_not_cut_off_what_the_first_ends(
     first: str, status: int, turned: str, tmp_path: Path
@@ -99,7 +108,7 @@ def test_a_second_ctrl_c_does_not_cut_off_what_the_first_ends(
     """Nor does code in C that turns the first into an error of its own hide it."""
     program = (
         "import atexit, os, signal\n"
-        "from specdec_plugins.errors import run_command\n"
+        "from specdec_plugins.errors import UserError, run_command\n"
         "def stop(name): os.kill(os.getpid(), getattr(signal, name))\n"
         "def work():\n"
         f"    try: stop('{first}')\n{turned}"
