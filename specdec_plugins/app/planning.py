@@ -165,7 +165,8 @@ class How:
             return read
         lacking = codec.unknown(text)
         read = self._masked(text, united(spans, lacking))
-        if lacking and len(read.ids) <= codec.num_framing:
+        has_letters = any(one.isalpha() for place in lacking for one in text[slice(*place)])
+        if has_letters and len(read.ids) <= codec.num_framing:  # other signs need no translation
             shown = text[slice(*lacking[0])][:_SHOWN]
             raise UnreadableError(fault or f"the model has no letters for {shown!r} and the like.")
         return read

@@ -60,7 +60,7 @@ class Tally:
 _WARNINGS = 10  # of each kind, one a line; further lines are only counted
 _CUT = "cut at the length limit, so the end is missing"
 _LOOPS = "cut as it repeats itself, so the end is missing"
-_COPIED = "copied, as the model cannot read all of it"
+_COPIED = "copied, in whole or in part, as the model cannot read all of it"
 _EMPTY = "left empty, as the model's scores are not numbers; try --dtype float32"
 
 

@@ -80,3 +80,11 @@ def test_accents_of_their_own_are_read_as_those_of_letters(model: SpeculativeTra
     whole, apart = (f"The caf{e} with %s is open. ☃" for e in ("\u00e9", "e\u0301"))
     assert whole != apart
     assert model.translate(apart).text == model.translate(whole).text
+
+
+@pytest.mark.parametrize(("end", "is_fault"), [("☃", False), ("🎉 ♪", False), ("你好", True)])
+def test_only_letters_are_said_to_be_copied(
+    model: SpeculativeTranslator, end: str, is_fault: bool
+) -> None:
+    done = model.translate(f"The cat sleeps. {end}")
+    assert (done.text.split(". ", 1)[1], bool(done.fault)) == (end, is_fault)
