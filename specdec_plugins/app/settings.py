@@ -390,7 +390,7 @@ class Settings:
         longest: the model's positions.
         """
         a, b = self.max_lens
-        limit = int(a * num_source + b)
+        limit = int(min(a * num_source + b, longest))
         if not self.is_bounded:
             limit = max(limit, _GROWTH * num_source)
         return max(1, min(limit, longest))

@@ -147,6 +147,7 @@ class Option:
                 all(holds(one, bound) for _, holds, bound in bounds),
                 f"{self.flag} must be {wanted}, not {one}{advice}.",
             )
+            require(one == one, f"{self.flag} must be a number, not {one}.")  # NaN equals nothing
 
     def parameter(self, groups: Mapping[str, Any]) -> Declared:
         """As a parameter of a function, which cyclopts reads."""

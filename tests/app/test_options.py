@@ -134,6 +134,7 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--dtype int8 --kernels torch", "int8 needs this project's kernels; omit --kernels torch"),
         ("--drafter-dtype int8 --kernels torch", "int8 needs this project's kernels"),
         ("--lenpen 2", "--lenpen belongs to a beam search; add --strategy AR --beam 5, or omit it"),
+        ("--beam 5 --lenpen nan", "--lenpen must be a number, not nan"),
         ("--strategy AR --unkpen 1", "--unkpen belongs to a beam search"),
         ("--strategy AR --beam 2 --rule speculative_sampling", "a beam search takes no --rule"),
         ("--rule exact --beta 2", "--rule exact takes no tolerance"),
