@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import time
@@ -408,6 +409,12 @@ def test_an_old_output_survives_what_is_refused_early(cli: Cli) -> None:
     cli.refused("--path", "none.pt")
     assert cli.out.read_text() == "precious\n"
     assert "is an input as well" in cli.refused("--input-path", str(cli.out))
+    place = f"{cli.out}.resume"  # of the run's own record
+    assert "OUTPUT.resume" in cli.refused("--json-path", place)
+    shutil.copy(cli.out, place)
+    for flags in ([], ["--resume"]):
+        assert "not the record of a run" in cli.refused("--input-path", place, *flags)
+    assert Path(place).read_text() == "precious\n"
 
 
 def test_files_that_differ_in_length_are_named(cli: Cli) -> None:

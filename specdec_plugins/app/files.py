@@ -210,6 +210,11 @@ class FileOptions:
             "--json-path and --output-path name the same place; give two different ones.",
         )
         require(
+            self.json_path is None
+            or not is_same_place(self.json_path, record_of(self.output_path)),
+            "--json-path: a run keeps its own record in OUTPUT.resume; give another name.",
+        )
+        require(
             self.inputs.count(STANDARD) <= 1,
             "Only one of --input-path and --prefix-file can be standard input.",
         )
@@ -223,6 +228,11 @@ class FileOptions:
     def inputs(self) -> list[str]:
         """Files to read in parallel, the sentences first."""
         return [path for path in (self.input_path, self.prefix_file) if path is not None]
+
+
+def record_of(output: str) -> str:
+    """Where an output's unfinished run is recorded."""
+    return f"{output}.resume"
 
 
 def name_of(path: str) -> str:
@@ -291,30 +301,41 @@ class Journal:
         self._advice = advice
         self.lines = 0  # of the input, read so far
         self._hash = hashlib.sha256()  # of these lines
-        self._path = Path(f"{output_path}.resume") if is_file(output_path) else None
+        self._path = Path(record_of(output_path)) if is_file(output_path) else None
         self._origin = as_json(origin)
         self._recorded: dict[str, Any] | None = None
 
     @property
     def exists(self) -> bool:
-        """Whether a run on this output has not finished."""
-        return self._path is not None and self._path.exists()
+        """Whether a run on this output has not finished.
+
+        Raises UserError if another file has the record's place, which may even be an input.
+        """
+        return self._load() is not None
+
+    def _load(self) -> dict[str, Any] | None:
+        if self._path is None or not self._path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
+            found["origin"] = {name: dict(found["origin"][name]) for name in ("values", "contents")}
+            int(found["lines"]), str(found["input"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self._path}: is damaged, or not the record of a run; move it away (--resume "
+                "then goes by the number of lines alone), or name another output."
+            ) from error
+        return found
 
     def read(self, complete_lines: int) -> bool:
         """Check the journal against an output of so many lines; False if there is no journal.
 
         Raises UserError if the output cannot be continued with these settings.
         """
-        if self._path is None or not self.exists:
+        recorded = self._load()
+        if recorded is None:
             return False
-        try:
-            recorded = json.loads(self._path.read_text(encoding="utf-8"))
-            values, contents = (dict(recorded["origin"][part]) for part in ("values", "contents"))
-            lines, _ = int(recorded["lines"]), str(recorded["input"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{self._path}: is damaged; delete it to continue by the number of lines alone."
-            ) from error
+        values, contents = recorded["origin"]["values"], recorded["origin"]["contents"]
         now = self._origin["values"]
         if (flag := first_difference(values, now)) is not None:
             was, given = (_told(flag, found.get(flag)) for found in (values, now))
@@ -327,7 +348,7 @@ class Journal:
                 f"{self.output_path}: was started with other contents of the {role}; give the same "
                 "model, or start without --resume."
             )
-        if complete_lines < lines:
+        if complete_lines < (lines := int(recorded["lines"])):
             raise UserError(
                 f"{self.output_path}: holds {complete_lines} complete lines (its JSON lines "
                 f"counted as well), but {lines} were written; start without --resume."

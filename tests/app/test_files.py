@@ -319,5 +319,5 @@ def test_a_record_for_which_there_is_no_room(output: str, monkeypatch: pytest.Mo
 )
 def test_a_damaged_record_is_said(output: str, content: str) -> None:
     Path(f"{output}.resume").write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=r"out.resume: is damaged; delete it"):
+    with pytest.raises(UserError, match=r"out.resume: is damaged, or not the record of a run"):
         Journal(output, origin()).read(2)
