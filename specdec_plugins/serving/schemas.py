@@ -21,7 +21,7 @@ from starlette.requests import Request
 from specdec_plugins.app import types
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus.cli import declared
-from specdec_plugins.decoding.requests import SEEDS, BeamParams
+from specdec_plugins.decoding.requests import LEAST, SEEDS, BeamParams
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.settings import ServerSettings
 
@@ -93,7 +93,7 @@ class Parameters(Refusing):
                                     "beam search of 5 unless num_beams is given")  # fmt: skip
     no_repeat_ngram_size: Count | None = _field("no so many tokens in a row occur twice")
     repetition_penalty: Finite | None = _field(
-        "above 1: tokens that a sentence has become less likely in it", gt=0
+        "above 1: tokens that a sentence has become less likely in it", ge=LEAST
     )
     split_sentences: bool = _field("false = every line is one sentence", True)
     protect: bool = _field("false = read placeholders, tags and addresses as words", True)

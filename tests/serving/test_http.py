@@ -411,6 +411,7 @@ def test_the_small_routes(server: Running) -> None:
         ("temperature", -1),
         ("beta", 0),
         ("repetition_penalty", 0),
+        ("repetition_penalty", 1e-300),
         ("no_repeat_ngram_size", 0),
         ("tau", -0.5),
         ("block_size", 0),
