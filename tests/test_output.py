@@ -120,6 +120,8 @@ def test_missing_folders_are_made_only_where_the_program_does(tmp_path: Path) ->
     into(lost, replaced=True)
     into(lost, folder=True)
     refused(r"there is no folder .*a; create it first", into, lost)
+    for name in ("x" * 250, "x" * 300, f"{'x' * 300}/a"):  # others are written beside it
+        refused("its name is too long", into, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 

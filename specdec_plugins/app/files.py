@@ -151,9 +151,14 @@ def check_places(inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Raises UserError if an output cannot be written, or is an input as well, or is being
     written.
     """
+    stdin, stdout = ("/dev/stdin", "/dev/stdout")  # which the shell may have led to files
+    inputs = [stdin if path == STANDARD and os.path.isfile(stdin) else path for path in inputs]
     for output in outputs:
         if output == STANDARD:
             require(sys.stdout is not None, "standard output is closed; name a file to write.")
+            is_input = os.path.isfile(stdout) and any(is_same_place(stdout, p) for p in inputs)
+            told = "standard output goes to an input, which would grow as it is read; write to "
+            require(not is_input, f"{told}another file.")
             continue
         check_output(output, inputs=inputs)
         check_unlocked(output)

@@ -18,6 +18,7 @@ from specdec_plugins.errors import UserError, require
 
 _OF_TRAINING = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt")
 STANDARD = "-"  # standard input or output, where a path is expected
+_ADDED = ".lines.resume.1234567.part"  # as long as what programs add to the name of an output
 
 
 def is_file(output: str) -> bool:
@@ -51,6 +52,11 @@ def check_output(
     folder must exist.
     """
     named = f"{flag} {path}".lstrip()
+    try:
+        os.stat(f"{path}{_ADDED}")
+    except OSError as error:
+        told = f"{named}: its name is too long; give a shorter one."
+        require(error.errno != errno.ENAMETOOLONG, told)
     for given in inputs:
         if given is not None:
             _check_apart(path, named, given, folder)

@@ -180,6 +180,19 @@ def test_a_full_device_is_said(advice: str) -> None:
         writer.write(["a"])
 
 
+@pytest.mark.parametrize("fd", [0, 1])
+def test_an_input_is_known_that_a_shell_has_opened(fd: int, tmp_path: Path) -> None:
+    (path := tmp_path / "file").write_text("a\n")
+    saved, given = os.dup(fd), os.open(path, os.O_RDWR)
+    try:
+        os.dup2(given, fd)
+        refused("an input", check_places, *([["-"], [str(path)]] if fd == 0 else [[path], ["-"]]))
+        check_places(["-"], ["-"] if fd == 0 else [str(path)])
+    finally:
+        os.dup2(saved, fd)
+        os.close(given)
+
+
 def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     with LineWriter(path) as first, LineWriter(path, keep=1) as second:
