@@ -111,7 +111,6 @@ class Codec:
 
     @cached_property
     def splitter(self) -> Split:
-        """Splits a line into sentences of the source language."""
         return whole_lines if self.reads_texts else sentence_splitter(self.source_lang)
 
     @property
@@ -179,10 +178,6 @@ class Codec:
     def target_ids(self, line: str) -> list[int]:
         """Ids of target text, without eos."""
         tokens = line if self._text is None else self._text.encode_target(line)
-        return self.token_ids(tokens)
-
-    def token_ids(self, tokens: str) -> list[int]:
-        """Ids of space-separated target tokens, whatever the form of the input; without eos."""
         return self._target.encode_line(tokens, append_eos=False)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:

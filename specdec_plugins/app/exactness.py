@@ -139,7 +139,8 @@ def _differing(
             common = os.path.commonprefix([found[id_], expected[id_]])
             [logits] = scored(verifier, request, common, [])
             tolerance = rounding(DTYPES[translator.settings.dtype], logits)
-            places[int(id_)] = (len(common), logit_gap(logits), tolerance)
+            best, second = logits.topk(2).values.tolist()
+            places[int(id_)] = (len(common), best - second, tolerance)
     return places
 
 
@@ -147,12 +148,6 @@ def rounding(dtype: torch.dtype, logits: Tensor) -> float:
     """Nats by which rounding may move two of these logits [V] apart, in a network of that dtype."""
     steps = _STEPS.get(dtype, _STEPS_OF_SUMS)
     return float(logits.abs().max()) * torch.finfo(dtype).eps * steps
-
-
-def logit_gap(logits: Tensor) -> float:
-    """Nats between the two best of logits [V]."""
-    best, second = logits.topk(2).values.tolist()
-    return float(best - second)
 
 
 def scored(

@@ -366,11 +366,15 @@ def _open_verifier(settings: Settings, words: Words) -> tuple[Transformer, Weigh
         model = read_model_of(Transformer, path, both.source, both.target)
     else:
         model = words.read_model()
-    if settings.exit_layer is not None:
-        model = model.until(settings.exit_layer)
-    network, weights = model.opened(DTYPES[settings.dtype], choose_device(settings.device))
+    network, weights = _opened(settings, model)
     assert isinstance(network, Transformer)
     return network, weights
+
+
+def _opened(settings: Settings, model: Model) -> tuple[TrainedNetwork, Weights]:
+    if settings.exit_layer is not None:
+        model = model.until(settings.exit_layer)
+    return model.opened(DTYPES[settings.dtype], choose_device(settings.device))
 
 
 def _constraints(settings: Settings, words: Words) -> Constraints:
@@ -393,10 +397,7 @@ def _open_drafter(
     cls, path = settings.needs.network, settings.drafter_checkpoint
     if cls is None or path is None:
         return None, None
-    model = read_model_of(cls, path, dictionaries.source, dictionaries.target)
-    if settings.exit_layer is not None:
-        model = model.until(settings.exit_layer)
-    return model.opened(DTYPES[settings.dtype], choose_device(settings.device))
+    return _opened(settings, read_model_of(cls, path, dictionaries.source, dictionaries.target))
 
 
 def _draft_context(

@@ -17,9 +17,9 @@ from typing import Generic, Protocol, TypeVar
 
 from specdec_plugins.app.codec import Codec, composed
 from specdec_plugins.app.glossary import Glossary
-from specdec_plugins.app.types import Score
+from specdec_plugins.app.types import Ended, Score
 from specdec_plugins.decoding.extend import loop_end
-from specdec_plugins.decoding.requests import SEEDS, DecodeParams, FinishReason, Request
+from specdec_plugins.decoding.requests import SEEDS, DecodeParams, FinishReason, Hypothesis, Request
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.text import PROTECTED, fault_of
 from specdec_plugins.text.sentences import Split, segment
@@ -52,6 +52,9 @@ class Result(Protocol):
 
     @property
     def finish_reason(self) -> FinishReason | None: ...
+
+    @property
+    def hypotheses(self) -> list[Hypothesis]: ...  # of a beam search
 
 
 R = TypeVar("R", bound=Result)
@@ -225,7 +228,10 @@ class Part(Generic[R]):
             return self.text
         if self.result is None or self.said is not None:
             return self.said or ""
-        return self.filled(self._text(self.result.token_ids))
+        return self.text_of(self.result.token_ids)
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        return self.filled(self._text(ids))
 
     def filled(self, text: str) -> str:
         """The text of target tokens, with those spans that it keeps."""
@@ -274,8 +280,7 @@ class Part(Generic[R]):
         result, request = self.result, self.request
         if result is None or request is None or result.finish_reason is FinishReason.ERROR:
             return None
-        ids, asked = result.token_ids, request.params
-        unk = self.how.codec.unk
+        ids, asked, unk = result.token_ids, request.params, self.how.codec.unk
         if unk in ids and unk not in asked.banned:
             asked = replace(asked, banned=(*asked.banned, unk))
         is_loop = loop_end(ids) is not None and loop_end(request.source_ids) is None
@@ -289,13 +294,9 @@ class Part(Generic[R]):
     def _around_spans(self) -> list[Part[R]]:
         """The spans, which are copied, and what is between them, which is decoded."""
         assert self.request is not None
-        how, parts = replace(self.how, protects=False), list[Part[R]]()
+        how, parts, whole = replace(self.how, protects=False), list[Part[R]](), self.request
         for gap, piece, is_text in around(self.text, self.read.spans):
-            number = len(parts)
-            name, seed = (
-                f"{self.request.id}.{number}",
-                self.request.params.seed + number * NEXT_SEED,
-            )
+            name, seed = f"{whole.id}.{len(parts)}", whole.params.seed + len(parts) * NEXT_SEED
             new: list[Part[R]] = how.parts(piece, name, seed) if is_text else [Part(piece, how)]
             new[0].gap = gap
             parts += new
@@ -398,25 +399,13 @@ def joined(parts: Sequence[Part[R]]) -> str:
 
 
 @dataclass(frozen=True)
-class Translated:
+class Translated(Ended):
     """A text's translation, and what it lacks."""
 
     text: str  # empty if it has failed
-    reason: FinishReason = FinishReason.EOS  # ERROR if scores are not numbers
+    finish_reason: str
     fault: str = ""  # why a part of it was copied
     scores: Sequence[Score] = ()  # of its sentences, if asked for
-
-    @property
-    def is_cut(self) -> bool:
-        return self.reason in CUT
-
-    @property
-    def has_failed(self) -> bool:
-        return self.reason is FinishReason.ERROR
-
-    @property
-    def repeats(self) -> bool:
-        return self.reason is FinishReason.REPETITION
 
     @staticmethod
     def of(text: Text[R]) -> Translated:
@@ -424,7 +413,7 @@ class Translated:
         reason = next((one for one in _GRAVEST if one in reasons), FinishReason.EOS)
         words = "" if reason is FinishReason.ERROR else text.translation
         scores = [part.score for part in text.parts]
-        return Translated(words, reason, text.fault, [one for one in scores if one is not None])
+        return Translated(words, reason.value, text.fault, [one for one in scores if one])
 
 
 class Plan(Generic[R]):

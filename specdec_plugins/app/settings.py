@@ -300,12 +300,10 @@ class Settings:
 
     @property
     def needs(self) -> Needs:
-        """What the drafter's class says it needs."""
         return needs_of(self.drafter)
 
     @property
     def on_cpu(self) -> bool:
-        """True if a CPU computes."""
         return choose_device(self.device).type == "cpu"
 
     @property
@@ -315,12 +313,10 @@ class Settings:
 
     @property
     def drafts(self) -> bool:
-        """True if a drafter takes part."""
         return self.strategy in ("specdec", "drafter")
 
     @property
     def searches(self) -> bool:
-        """True if translations are searched for with a beam."""
         return self.strategy == "AR" and (self.beam or 1) > 1
 
     @property
@@ -346,14 +342,12 @@ class Settings:
 
     @property
     def rule_name(self) -> str:
-        """The name of the acceptance rule in force."""
         if self.rule is not None:
             return self.rule
         return "exact" if self.beta == 1 or not self.drafts else "top_beta"
 
     @property
     def acceptance(self) -> AcceptanceRule:
-        """The acceptance rule in force."""
         rule: AcceptanceRule = RULES.get(self.rule_name)()
         return rule
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, count
 from threading import Lock
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, TypedDict, Unpack, cast, overload
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
 from specdec_plugins.app.loading import build_decoder, load_parts, make_settings
-from specdec_plugins.app.planning import How, Part, Plan, Result, Text, Translated, joined
+from specdec_plugins.app.planning import How, Part, Plan, R, Text, Translated, joined
 from specdec_plugins.app.settings import BY_SENTENCE, Settings
 from specdec_plugins.app.types import (
     EMPTY,
@@ -34,7 +34,6 @@ from specdec_plugins.decoding.requests import (
     FinishReason,
     Hypothesis,
     Request,
-    RowEvent,
     RowResult,
 )
 from specdec_plugins.decoding.stats import DecodeStats
@@ -42,6 +41,16 @@ from specdec_plugins.errors import UserError, located, renaming, require
 
 Terms = Mapping[str, str] | str | os.PathLike[str]  # of a glossary, or the name of its file
 _PARAMETERS = parameters(Settings)  # what messages call flags here
+
+
+class _Asked(TypedDict, total=False):
+    """What a call of `translate` may ask for."""
+
+    source_lang: str | None
+    target_lang: str | None
+    beam: int | None
+    n_best: int | None
+    glossary: Terms | None
 
 
 class SpeculativeTranslator:
@@ -92,29 +101,11 @@ class SpeculativeTranslator:
         searcher = self._searcher
         return self.decoder.stats if searcher is None else self.decoder.stats + searcher.stats
 
-    @overload
-    def translate(  # type: ignore[overload-overlap]  # a string is an iterable of strings
-        self,
-        lines: str,
-        *,
-        source_lang: str | None = ...,
-        target_lang: str | None = ...,
-        beam: int | None = ...,
-        n_best: int | None = ...,
-        glossary: Terms | None = ...,
-    ) -> Translation: ...
+    @overload  # a string is an iterable of strings
+    def translate(self, lines: str, **asked: Unpack[_Asked]) -> Translation: ...  # type: ignore[overload-overlap]
 
     @overload
-    def translate(
-        self,
-        lines: Iterable[str],
-        *,
-        source_lang: str | None = ...,
-        target_lang: str | None = ...,
-        beam: int | None = ...,
-        n_best: int | None = ...,
-        glossary: Terms | None = ...,
-    ) -> list[Translation]: ...
+    def translate(self, lines: Iterable[str], **asked: Unpack[_Asked]) -> list[Translation]: ...
 
     def translate(
         self,
@@ -219,28 +210,18 @@ class SpeculativeTranslator:
         plan = Plan([opened])
         while waiting := plan.waiting:
             for part in waiting:
-                before = self._before(opened, part)
-                for event, text in self._grown(decoder, part):
-                    part.result, last = event.result, before + text
+                assert part.request is not None
+                before = joined(opened.parts[: opened.parts.index(part)])
+                before += part.gap or " " * part.continues
+                tokens = self.codec.tokens(part.request.forced_ids)
+                for event in decoder.events([part.request]):
+                    tokens += self.codec.tokens(event.emitted_ids)
+                    last = before + part.filled(self.codec.text(tokens))
+                    part.result = event.result
                     yield last
             plan.settle()
         if opened.translation != last:
             yield opened.translation
-
-    def _before(self, text: Text[RowResult], part: Part[RowResult]) -> str:
-        """The translation of what comes before a part."""
-        return joined(text.parts[: text.parts.index(part)]) + (part.gap or " " * part.continues)
-
-    def _grown(
-        self, decoder: SpeculativeDecoder, part: Part[RowResult]
-    ) -> Iterator[tuple[RowEvent, str]]:
-        """The rounds of a part, each with the text so far."""
-        request = part.request
-        assert request is not None
-        tokens = self.codec.tokens(request.forced_ids)
-        for event in decoder.events([request]):
-            tokens += self.codec.tokens(event.emitted_ids)
-            yield event, part.filled(self.codec.text(tokens))
 
     def _engine(self, what: str) -> SpeculativeDecoder:
         """The decoder, if it works in rounds. Raises UserError for other strategies."""
@@ -298,7 +279,9 @@ class SpeculativeTranslator:
             )
             if ends and text.parts:
                 ids = [*codec.first_ids, *forced_ids]
-                text = Text([Part(codec.text(codec.tokens(ids)), how, result=_forced(ids))])
+                unread = Request("", [0], DecodeParams(0, len(ids) + 1))
+                done = RowResult(unread, ids, finish_reason=FinishReason.EOS)
+                text = Text([Part(codec.text(codec.tokens(ids)), how, result=done)])
         return text
 
     def _how(self, sentence: Sentence, codec: Codec) -> How:
@@ -337,7 +320,7 @@ class SpeculativeTranslator:
     def _translation(self, sentence: Sentence, text: Text[RowResult]) -> Translation:
         results, done, settings = text.results, Translated.of(text), self.settings
         kept = [] if done.has_failed else results
-        reason = done.reason.value
+        reason = done.finish_reason
         if not any(part.request for part in text.parts):
             reason = FORCED if results else EMPTY
         told = done.fault and UNREADABLE if not done.has_failed else ""
@@ -370,26 +353,7 @@ class SpeculativeTranslator:
         return {**named, "least_token": token, "least_score": least}
 
 
-class Searched(Result, Protocol):
-    """A result that a beam search may have found."""
-
-    @property
-    def hypotheses(self) -> list[Hypothesis]: ...
-
-
-S = TypeVar("S", bound=Searched)
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """A hypothesis in place of the best."""
-
-    token_ids: list[int]
-    finish_reason: FinishReason | None
-    token_scores: list[float]
-
-
-def ranked(text: Text[S], num: int) -> list[RankedText]:
+def ranked(text: Text[R], num: int) -> list[RankedText]:
     """The best translations of a text: the first of all sentences, the second of all, and so on.
 
     A sentence with fewer is in its last one. None is there twice: hypotheses of other tokens may be
@@ -400,16 +364,14 @@ def ranked(text: Text[S], num: int) -> list[RankedText]:
     for rank in range(max(1, most)):
         if len(found) == num:
             break
-        chosen, parts = list[tuple[Hypothesis, Codec]](), list[Part[Any]]()
+        chosen, parts = list[tuple[Hypothesis, Codec]](), list[Part[R]]()
         for part in text.parts:
-            row, again = part.result, cast(Part[Any], part)
-            if row is not None and row.hypotheses:
-                one = row.hypotheses[min(rank, len(row.hypotheses) - 1)]
+            if part.result is not None and (best := part.result.hypotheses):
+                one = best[min(rank, len(best) - 1)]
                 chosen.append((one, part.how.codec))
-                if one is not row.hypotheses[0]:
-                    other = _Chosen(one.token_ids, row.finish_reason, [])
-                    again = replace(again, result=other, said=None)
-            parts.append(again)
+                if one is not best[0]:
+                    part = replace(part, said=part.text_of(one.token_ids))
+            parts.append(part)
         said = Text(parts, text.end).translation
         if said not in found:
             found[said] = _ranked(said, chosen)
@@ -433,17 +395,10 @@ def _ranked(said: str, chosen: Sequence[tuple[Hypothesis, Codec]]) -> RankedText
     )
 
 
-def _forced(ids: list[int]) -> RowResult:
-    """The result of a sentence whose forced prefix ends it."""
-    unread = Request("", [0], DecodeParams(0, len(ids) + 1))
-    return RowResult(unread, ids, finish_reason=FinishReason.EOS)
-
-
 def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:
-    """Load everything that the settings name.
+    """Raises UserError if a file is missing or does not fit the others.
 
-    with_scores: give translations log-probabilities, which costs a little time. Raises UserError
-    if a file is missing or does not fit the others.
+    with_scores: give translations log-probabilities, which costs a little time.
     """
     codec, decoder, limits = load_parts(settings)
     glossary = None if settings.glossary is None else Glossary.of(settings.glossary, codec)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Protocol
 
 from specdec_plugins.decoding.requests import FinishReason, Request, RowResult
 from specdec_plugins.decoding.stats import DecodeStats
-
-Clock = Callable[[], float]  # seconds
 
 EMPTY = "empty"  # finish reason of a line without words
 FORCED = "forced"  # of a line whose target prefix held the end of the sentence
@@ -60,18 +58,16 @@ class RankedText:
 
 @dataclass(frozen=True)
 class Score:
-    """How probable the verifier finds a translation that it was asked for."""
+    """How probable the verifier finds a translation that it was asked for, in nats."""
 
-    tokens: Sequence[tuple[str, float]]  # those that were chosen, eos included, in nats; not empty
+    tokens: Sequence[tuple[str, float]]  # those that were chosen, eos included; not empty
 
     @property
     def total(self) -> float:
-        """The log-probability of the translation."""
         return sum(score for _, score in self.tokens)
 
     @property
     def mean(self) -> float:
-        """The log-probability of a token, on average."""
         return self.total / len(self.tokens)
 
     @property
@@ -80,8 +76,28 @@ class Score:
         return min(self.tokens, key=itemgetter(1))
 
 
+class Ended:
+    """How a translation ended."""
+
+    finish_reason: str
+
+    @property
+    def is_cut(self) -> bool:
+        """True if it reached its length limit or repeated itself, and the end is missing."""
+        return self.repeats or self.finish_reason == FinishReason.LENGTH.value
+
+    @property
+    def repeats(self) -> bool:
+        return self.finish_reason == FinishReason.REPETITION.value
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the model's scores are not numbers; then there is no text."""
+        return self.finish_reason == FinishReason.ERROR.value
+
+
 @dataclass(frozen=True)
-class Translation:
+class Translation(Ended):
     """A sentence's translation and its decoding statistics."""
 
     number: int
@@ -103,21 +119,6 @@ class Translation:
 
     def __str__(self) -> str:
         return self.text
-
-    @property
-    def is_cut(self) -> bool:
-        """True if it reached its length limit or repeated itself, and the end is missing."""
-        return self.repeats or self.finish_reason == FinishReason.LENGTH.value
-
-    @property
-    def repeats(self) -> bool:
-        """True if it was cut as it repeated itself."""
-        return self.finish_reason == FinishReason.REPETITION.value
-
-    @property
-    def has_failed(self) -> bool:
-        """True if the model's scores are not numbers; then there is no text."""
-        return self.finish_reason == FinishReason.ERROR.value
 
     @property
     def list_lines(self) -> list[str]:

@@ -6,11 +6,11 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, count
-from typing import Any, TypeVar
+from typing import Any
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
-from specdec_plugins.app.planning import NEXT_SEED, How, Part, Plan, Result, Text
+from specdec_plugins.app.planning import NEXT_SEED, How, Part, Plan, Text
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.requests import SEEDS, DecodeParams
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
@@ -19,29 +19,28 @@ from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.settings import ServerSettings
+from specdec_plugins.serving.worker import BatchRow
 from specdec_plugins.text.sentences import whole_lines
-
-R = TypeVar("R", bound=Result)
 
 # As the engine names them.
 _ROW = {"block_size", "beta", "tau", "temperature", "top_k", "top_p"}
 _ROW |= {"no_repeat_ngram_size", "repetition_penalty"}
 
 
-class TextPlan(Plan[R]):
+class TextPlan(Plan[BatchRow]):
     """Prepared texts."""
 
-    def __init__(self, texts: Iterable[Text[R]], seed: int, size: int) -> None:
+    def __init__(self, texts: Iterable[Text[BatchRow]], seed: int, size: int) -> None:
         """size: their characters."""
         super().__init__(texts)
         self.seed = seed
         self.size = size
 
-    def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan[R]:
+    def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan:
         """The same texts, to be decoded in another way; each sentence has a seed of its own."""
         seeds = ((seed + number * NEXT_SEED) % SEEDS for number in count())
 
-        def again(part: Part[R]) -> Part[R]:
+        def again(part: Part[BatchRow]) -> Part[BatchRow]:
             request, how = part.request, replace(part.how, params=params)
             if request is not None:
                 # The first sentence has the request's seed.
@@ -61,7 +60,7 @@ def make_plan(
     settings: ServerSettings,
     take: Callable[[int], None] = lambda num: None,
     copies: int = 1,
-) -> TextPlan[R]:
+) -> TextPlan:
     """copies: how often each sentence will be decoded at once. take: is told how many sentences
     that are, before the longer part of the work, and may raise ServiceError.
 
@@ -85,7 +84,7 @@ def make_plan(
     take(num)
     names, before = (f"sentence {number}" for number in count(1)), [0]
     before += accumulate(len(one) // 2 for one in sentences)
-    prepared: Iterator[Text[R]] = (
+    prepared: Iterator[Text[BatchRow]] = (
         how.opened(one, names, seed + number * NEXT_SEED)
         for one, number in zip(sentences, before, strict=False)
     )

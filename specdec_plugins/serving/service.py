@@ -123,9 +123,7 @@ class Service:
             error=error.message, error_type=error.kind, request_id=current_id.get()
         )
 
-    async def plan(
-        self, texts: Sequence[str], options: Parameters, copies: int = 1
-    ) -> TextPlan[BatchRow]:
+    async def plan(self, texts: Sequence[str], options: Parameters, copies: int = 1) -> TextPlan:
         """To be decoded at once, as nothing keeps its places in the queue.
 
         copies: how often each sentence will be decoded. Raises ServiceError if a text or an option
@@ -171,7 +169,7 @@ class Service:
         """
         if source != "auto":
             return source, []
-        known, default = self.model.codec.languages.sources, self.model.source_lang
+        known, default = self.model.codec.languages.sources, self.model.codec.source_lang
         try:
             only_known, text = len(known) > 1, "\n".join(texts)
             found = await self.with_text(lambda: detect(text, known, only_known), len(text))
@@ -221,13 +219,13 @@ class Service:
             return None
         return f"Some texts have fewer than {num} alternatives, because a search finds no others."
 
-    async def decode(self, *plans: TextPlan[BatchRow]) -> None:
+    async def decode(self, *plans: TextPlan) -> None:
         """Decode what plans wait for, and count it. Cancelling this frees their rows."""
         await self.finish(*plans)
         for plan in plans:
             self.answered(plan)
 
-    async def finish(self, *plans: TextPlan[BatchRow]) -> None:
+    async def finish(self, *plans: TextPlan) -> None:
         """Decode what plans wait for."""
         while requests := [request for plan in plans for request in plan.requests]:
             with closing(Subscription(self.worker, requests)) as subscription:
@@ -236,7 +234,7 @@ class Service:
                         pass
             await self.take(plans, subscription.rows)
 
-    async def take(self, plans: Sequence[TextPlan[BatchRow]], rows: Sequence[BatchRow]) -> None:
+    async def take(self, plans: Sequence[TextPlan], rows: Sequence[BatchRow]) -> None:
         """Give plans the rows that they wait for, in order."""
         left = iter(rows)
 
@@ -246,7 +244,7 @@ class Service:
 
         await self.with_text(take, sum(plan.size for plan in plans))
 
-    def answered(self, plan: TextPlan[BatchRow]) -> None:
+    def answered(self, plan: TextPlan) -> None:
         """Count sentences whose translations were sent."""
         for text in plan.texts:
             for row in text.results:

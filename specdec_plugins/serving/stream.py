@@ -55,14 +55,12 @@ def _tokens_of(row: BatchRow | None) -> tuple[list[int], list[float]]:
     return (row.token_ids, row.token_scores) if row else ([], [])
 
 
-def make_details(
-    plan: TextPlan[BatchRow], options: Parameters, done: Translated
-) -> schemas.Details:
+def make_details(plan: TextPlan, options: Parameters, done: Translated) -> schemas.Details:
     """Decoding statistics of a text's sentences."""
     [text] = plan.texts
     every = [pair for one in done.scores for pair in one.tokens]
     return schemas.Details(
-        finish_reason=done.reason.value if done.is_cut else "eos_token",
+        finish_reason=done.finish_reason if done.is_cut else "eos_token",
         generated_tokens=sum(len(row.token_ids) for row in text.results),
         seed=plan.seed if options.do_sample else None,
         score=schemas.Score.of(Score(every)) if every else None,
@@ -130,7 +128,7 @@ class GrowingSentence:
 
 
 async def events_of(
-    service: Service, plan: TextPlan[BatchRow], options: Parameters, subscription: Subscription
+    service: Service, plan: TextPlan, options: Parameters, subscription: Subscription
 ) -> AsyncIterator[list[StreamResponse]]:
     """The tokens of each round of a plan of one text, sentence after sentence.
 
@@ -171,7 +169,7 @@ async def events_of(
 
 async def _end(
     service: Service,
-    plan: TextPlan[BatchRow],
+    plan: TextPlan,
     options: Parameters,
     rows: Sequence[BatchRow],
     last: StreamResponse,
