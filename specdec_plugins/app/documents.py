@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 from specdec_plugins.app.files import FileOptions
 from specdec_plugins.app.main import Run, Worker
 from specdec_plugins.app.types import Sentence
-from specdec_plugins.corpus.cli import build, check, option
+from specdec_plugins.corpus.cli import check, option
 from specdec_plugins.documents import BILINGUAL, FORMATS, read
 from specdec_plugins.documents.job import CHOICES, Job, read_memory
-from specdec_plugins.errors import located, require, run_command
+from specdec_plugins.errors import located, require
 from specdec_plugins.formats.output import check_output, is_file, is_same_place, written_whole
 
 _BREAK = re.compile(r"(\r\n|[\r\n])")
@@ -60,21 +60,8 @@ def _is_document(name: str) -> bool:
     return PurePath(name).suffix.lower() in FORMATS
 
 
-def run_document(
-    name: str, given: Mapping[str, Any], choose: Callable[[], tuple[Worker, FileOptions]]
-) -> int:
-    """Run a command that translates a document; returns the exit status."""
-
-    def work() -> int:
-        how = build(DocumentOptions, given)
-        worker, files = choose()
-        return _Document(name, how, worker, files, given).run()
-
-    return run_command(name, work, "debug" in given, "interrupted.")
-
-
 @dataclass
-class _Document:
+class DocumentRun:
     """A document that is being translated.
 
     Its lines are written to OUTPUT.lines, from which a run that is interrupted goes on.
@@ -128,7 +115,6 @@ class _Document:
         return Job(read(self.path, data), self.how.units, memory)
 
     def _languages(self) -> tuple[str | None, str | None]:
-        """Those that were asked for."""
         settings = getattr(self.worker, "settings", None)
         return getattr(settings, "source_lang", None), getattr(settings, "target_lang", None)
 

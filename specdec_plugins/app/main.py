@@ -102,23 +102,11 @@ def inference(words: Sequence[str] | None = None) -> int:
     """Run inference.py; returns the exit status."""
     given = INFERENCE.given(words)
 
-    def here() -> tuple[Worker, FileOptions]:
-        settings, files = read_options(given)
-        return Here(settings), files
-
-    return run_lines(INFERENCE.name, given, here)
-
-
-def run_lines(
-    name: str, given: Mapping[str, Any], choose: Callable[[], tuple[Worker, FileOptions]]
-) -> int:
-    """Run a command that translates lines; returns the exit status."""
-
     def work() -> int:
-        worker, files = choose()
-        return Run(worker, files, name).run()
+        settings, files = read_options(given)
+        return Run(Here(settings), files, INFERENCE.name).run()
 
-    return run_command(name, work, "debug" in given, "interrupted.")
+    return run_command(INFERENCE.name, work, "debug" in given, "interrupted.")
 
 
 # Sentences in order, some at a time

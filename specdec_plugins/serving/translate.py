@@ -18,17 +18,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from specdec_plugins.app.documents import DocumentOptions, parted, run_document
+from specdec_plugins.app.documents import DocumentOptions, DocumentRun, parted
 from specdec_plugins.app.files import FileOptions, Sentences, in_buffers
 from specdec_plugins.app.glossary import read_terms
 from specdec_plugins.app.main import (
     FLAGS,
     Here,
+    Run,
     Translated,
     Worker,
     command_line,
     read_options,
-    run_lines,
 )
 from specdec_plugins.app.report import Tally, summary
 from specdec_plugins.app.settings import BY_SENTENCE, EXACT, REPEATS, Settings
@@ -37,7 +37,7 @@ from specdec_plugins.app.types import UNREADABLE, Limits, RankedText, Sentence, 
 from specdec_plugins.corpus.cli import build, check, flag_of, flags_of, option
 from specdec_plugins.decoding.requests import FinishReason
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.errors import UserError, handling, imported, require
+from specdec_plugins.errors import UserError, handling, imported, require, run_command
 from specdec_plugins.serving.client import KEY_VARIABLE, Client
 
 R = TypeVar("R")
@@ -89,8 +89,15 @@ COMMAND = command_line(
 def main(words: Sequence[str] | None = None) -> int:
     """Run `specdec translate`; returns the exit status."""
     given = parted(COMMAND.given(words))
-    run = run_document if "file" in given else run_lines
-    return run(COMMAND.name, given, lambda: _worker(given))
+
+    def work() -> int:
+        how = build(DocumentOptions, given)
+        worker, files = _worker(given)
+        if how.file is not None:
+            return DocumentRun(COMMAND.name, how, worker, files, given).run()
+        return Run(worker, files, COMMAND.name).run()
+
+    return run_command(COMMAND.name, work, "debug" in given, "interrupted.")
 
 
 def _worker(given: Mapping[str, Any]) -> tuple[Worker, FileOptions]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.app.documents import parted, run_document
+from specdec_plugins.app.documents import DocumentOptions, DocumentRun, parted
 from specdec_plugins.app.files import FileOptions, Sentences
 from specdec_plugins.app.report import Tally
 from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.corpus.cli import build
 from specdec_plugins.decoding.requests import FinishReason
-from specdec_plugins.errors import Stopped
+from specdec_plugins.errors import Stopped, run_command
 from specdec_plugins.serving import translate as command
 
 PO = b'msgid "Save"\nmsgstr "Sichern"\n\nmsgid "Open\\nClose"\nmsgstr ""\n\nmsgid "Go"\nmsgstr ""\n'
@@ -54,7 +54,11 @@ class Capitals:
 
 
 def run(worker: Any, **given: Any) -> int:
-    return run_document("translate", given, lambda: (worker, build(FileOptions, given)))
+    def work() -> int:
+        how, files = build(DocumentOptions, given), build(FileOptions, given)
+        return DocumentRun("translate", how, worker, files, given).run()
+
+    return run_command("translate", work, "debug" in given, "interrupted.")
 
 
 @pytest.fixture
