@@ -82,19 +82,13 @@ def _to_bundle(args: SimpleNamespace) -> None:
     write_bundle(contents, args.output, dtype, args.force, check=_load)
 
 
-def _verifier(
-    args: SimpleNamespace,
-) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
-    """The verifier's text settings, languages and dictionaries, and the model itself."""
-    if args.verifier is None and is_pretrained(args.data) and not is_bundle(args.data):
-        named = {name: getattr(args, name) for name in ("data", *_LANGUAGES, "bpe_codes")}
-        settings = make_settings({name: value for name, value in named.items() if value})
-        words = read_words(settings)
-        languages = (words.codec.source_lang or "", words.codec.target_lang or "")
-        both = words.dictionaries
-        return {"tokenizer": PRETRAINED}, languages, (both.source, both.target), words.read_model()
-    if args.verifier is None and is_bundle(args.data):
-        return _of_bundle(args)
+# Text settings, languages, dictionaries, and the model itself
+_Verifier = tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]
+
+
+def _verifier(args: SimpleNamespace) -> _Verifier:
+    if args.verifier is None and (is_bundle(args.data) or is_pretrained(args.data)):
+        return _described(args)
     check_folder(args.data)
     if args.verifier is None:  # a folder of fairseq's files with their usual names
         found = settings_from_files(Path(args.data), {})
@@ -121,23 +115,25 @@ def _codes(data: Path, given: str | None) -> str | None:
     return str(own)
 
 
-def _of_bundle(
-    args: SimpleNamespace,
-) -> tuple[dict[str, Any], tuple[str, str], tuple[Dictionary, Dictionary], Model]:
-    """As `_verifier`, from a bundle, whose settings replace flags; its drafter is left out."""
-    folder = Path(args.data)
-    bundle = read_bundle(folder)
-    named = {name: getattr(args, name) for name in ("data", *_LANGUAGES) if getattr(args, name)}
+def _described(args: SimpleNamespace) -> _Verifier:
+    """The verifier of a folder that describes it: a transformers model, or a bundle, whose settings
+    replace flags; its drafter is left out.
+    """
+    folder, has_bundle = Path(args.data), is_bundle(args.data)
+    names = ("data", *_LANGUAGES, *(() if has_bundle else ("bpe_codes",)))
+    named = {name: getattr(args, name) for name in names if getattr(args, name)}
     words = read_words(make_settings({**named, "strategy": "AR"}))
+    sides = (words.dictionaries.source, words.dictionaries.target)
+    languages = (words.codec.source_lang or "", words.codec.target_lang or "")
+    if not has_bundle:
+        return {"tokenizer": PRETRAINED}, languages, sides, words.read_model()
+    bundle = read_bundle(folder)
     if codes := bundle.text.get("bpe_codes"):
         args.bpe_codes = str(folder / codes)
     for name in ("max_len_a", "max_len_b"):
         if getattr(args, name) is None:
             setattr(args, name, bundle.defaults.get(name))
-    codec, both = words.codec, words.dictionaries
-    languages = (codec.source_lang or "", codec.target_lang or "")
-    verifier = read_model(folder / bundle.verifier.weights)
-    return dict(bundle.text), languages, (both.source, both.target), verifier
+    return dict(bundle.text), languages, sides, read_model(folder / bundle.verifier.weights)
 
 
 def _load(bundle: Path) -> None:
