@@ -40,10 +40,8 @@ class StoredTensors:
         for file in self._files:
             for name, shape in self._open(file).items():
                 read, origin = partial(self._read, file, name), (file.resolve(), name)
-                some = partial(self._read, file, name)
-                found[name] = (
-                    read().clone() if len(shape) < 2 else Unread(shape, read, some, origin)
-                )
+                unread = Unread(shape, read, read, origin)
+                found[name] = read().clone() if len(shape) < 2 else unread
         return found
 
     def _open(self, file: Path) -> dict[str, tuple[int, ...]]:

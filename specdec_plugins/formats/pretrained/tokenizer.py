@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.dictionaries import Dictionary, dictionary_of, order_of, ours
-from specdec_plugins.formats.pretrained.config import CONFIG, model_name
+from specdec_plugins.formats.pretrained.config import CONFIG, PretrainedConfig, model_name
 from specdec_plugins.formats.pretrained.languages import Languages, published
 from specdec_plugins.formats.pretrained.segmenters import (
     CODES,
@@ -50,31 +50,6 @@ _USUAL = {
     "mask": "<mask>",
 }
 _MOSTLY = 0.5  # share of a line's characters: letters; of a model's tokens: those with a symbol
-
-
-class Ids(Protocol):
-    """The part of a model's configuration about its tokens; ids are those of its files."""
-
-    @property
-    def model_type(self) -> str: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def decoder_vocab_size(self) -> int: ...
-
-    @property
-    def pad_token_id(self) -> int: ...
-
-    @property
-    def decoder_start_token_id(self) -> int: ...
-
-    @property
-    def forced_bos_token_id(self) -> int | None: ...
-
-    @property
-    def prefixes(self) -> Mapping[tuple[str, str], str]: ...
 
 
 @dataclass(frozen=True)
@@ -114,7 +89,12 @@ class PretrainedTokenizer:
     """The symbols of both sides in our order, and the conversion between lines and ids."""
 
     def __init__(
-        self, folder: Path, kind: Kind, config: Ids, source: Segmenter, target: Segmenter
+        self,
+        folder: Path,
+        kind: Kind,
+        config: PretrainedConfig,
+        source: Segmenter,
+        target: Segmenter,
     ) -> None:
         """Raises UserError if the files do not fit the model."""
         settings = read_settings(folder)
@@ -171,7 +151,7 @@ class PretrainedTokenizer:
         }
 
     def _find_languages(
-        self, config: Ids, settings: Mapping[str, Any]
+        self, config: PretrainedConfig, settings: Mapping[str, Any]
     ) -> tuple[Languages, dict[str | None, list[int]]]:
         """The languages, and the ids that targets in each begin with; None = any other language."""
         start, forced = self.target.start, config.forced_bos_token_id
@@ -298,7 +278,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return {**settings, **read_json(folder / TEXT, {})}
 
 
-def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
+def read_tokenizer(folder: Path, config: PretrainedConfig) -> PretrainedTokenizer:
     """Raises UserError if a file is missing, damaged, or of another model."""
     settings = read_settings(folder)
     kind = _kind_of(folder, config, settings)
@@ -328,7 +308,7 @@ def read_tokenizer(folder: Path, config: Ids) -> PretrainedTokenizer:
     return PretrainedTokenizer(folder, kind, config, source, target or source)
 
 
-def _kind_of(folder: Path, config: Ids, settings: Mapping[str, Any]) -> Kind:
+def _kind_of(folder: Path, config: PretrainedConfig, settings: Mapping[str, Any]) -> Kind:
     """The kind of tokenizer: by the class that the folder names, else by model type and files.
 
     Raises UserError for another class: what it puts around a text is not known.
@@ -439,7 +419,7 @@ def _content(token: Any) -> str:
 
 
 def _order(
-    folder: Path, side: Segmenter, config: Ids, size: int, settings: Mapping[str, Any]
+    folder: Path, side: Segmenter, config: PretrainedConfig, size: int, settings: Mapping[str, Any]
 ) -> list[int]:
     """The order of one side. Raises UserError if its tokens do not fit the model."""
     ids = {}
