@@ -112,7 +112,7 @@ def _direction(model: ServedModel) -> str:
     languages = model.codec.languages
     if len(languages.sources) > 1 or len(languages.targets) > 1:
         return f"from {len(languages.sources)} languages to {len(languages.targets)}"
-    return f"{model.source_lang} to {model.target_lang}"
+    return f"{model.codec.source_lang} to {model.codec.target_lang}"
 
 
 def read_key(path: str | None) -> str | None:

@@ -10,16 +10,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.types import Score
-from specdec_plugins.documents import read
 from specdec_plugins.documents.base import Document
 from specdec_plugins.documents.job import Job
-from specdec_plugins.documents.pages import read_html
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.service import Service
@@ -53,17 +50,8 @@ class Translation:
         )
 
 
-async def job_of(name: str, data: bytes) -> Job:
+async def job_of(reads: Callable[[bytes], Document], data: bytes) -> Job:
     """What is to be translated of a document. Raises ServiceError if it cannot be read."""
-    return await _job(partial(read, name), data)
-
-
-async def job_of_markup(text: str) -> Job:
-    """The same of HTML, whose attributes stay as they are."""
-    return await _job(partial(read_html, attributes=False), text.encode())
-
-
-async def _job(reads: Callable[[bytes], Document], data: bytes) -> Job:
     # A large file takes seconds, so it is read beside the thread for texts, which others wait for.
     try:
         return Job(await asyncio.to_thread(reads, data))
@@ -87,7 +75,7 @@ async def translate_document(
         best, rest = await _translated(service, part, asked, waits)
         done.update(zip(part, best, strict=True))
         others.update(zip(part, rest, strict=True))
-    language = languages[1] or service.model.target_lang
+    language = languages[1] or service.model.codec.target_lang
 
     def written() -> list[tuple[bytes, list[str]]]:
         """By rank of translations (the last where there are fewer); each with texts that stay."""

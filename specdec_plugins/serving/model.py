@@ -32,7 +32,7 @@ class ServedModel:
     """A loaded pair of models."""
 
     settings: Settings
-    codec: Codec
+    codec: Codec  # between the languages of a request that names none
     decoder: SpeculativeDecoder
     searcher: BeamDecoder  # for requests with a beam
     limits: Limits
@@ -45,16 +45,6 @@ class ServedModel:
     def name(self) -> str:
         """The name of its folder."""
         return Path(self.settings.data).resolve().name
-
-    @property
-    def source_lang(self) -> str | None:
-        """The source language if a request names none; None = a request must."""
-        return self.codec.source_lang
-
-    @property
-    def target_lang(self) -> str | None:
-        """The target language, likewise."""
-        return self.codec.target_lang
 
     @property
     def drafter_name(self) -> str | None:

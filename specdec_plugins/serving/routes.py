@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -14,9 +15,10 @@ from pydantic import BaseModel
 from starlette.datastructures import Headers
 
 import specdec_plugins
+from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.report import kernels_in_use
-from specdec_plugins.app.types import Score
-from specdec_plugins.documents import FORMATS
+from specdec_plugins.documents import FORMATS, read
+from specdec_plugins.documents.pages import read_html
 from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import documents, schemas, stream
 from specdec_plugins.serving.documents import Pair
@@ -111,7 +113,10 @@ async def post_translate(request: Request) -> Response:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
     service, body = await _read(request, schemas.TranslateRequest)
     _check_key(request, service, body.api_key)
-    _check_translate(service, body)
+    limit = service.settings.max_alternatives
+    if body.alternatives > limit:
+        message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
+        raise ServiceError(413, message)
     is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
     async with service.until(service.deadline(), request.receive):
@@ -129,10 +134,6 @@ async def post_translate(request: Request) -> Response:
 _OF_EACH = ("translatedText", "alternatives", "truncated", "unreadable", "scores")
 
 
-def _scores_of(texts: Iterable[Sequence[Score]]) -> list[list[schemas.SentenceScore]]:
-    return [[schemas.SentenceScore.with_tokens(one) for one in scores] for scores in texts]
-
-
 def _asked(body: schemas.TranslateRequest) -> tuple[int, dict[str, str] | None, bool]:
     """What `Service.translate` takes beside texts and languages."""
     return body.alternatives, body.glossary, body.scores
@@ -142,32 +143,39 @@ async def _texts(
     service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
 ) -> schemas.TranslateResponse:
     best, others = await service.translate(texts, languages, *_asked(body))
-    return schemas.TranslateResponse(
-        translatedText=[one.text for one in best],
-        alternatives=others if body.alternatives else None,
-        truncated=[one.is_cut for one in best],
-        unreadable=[one.fault or None for one in best],
-        scores=_scores_of(one.scores for one in best) if body.scores else None,
-        note=service.note_on(others, body.alternatives),
-    )
+    return _translated(service, body, best, [one.text for one in best], others)
 
 
 async def _pages(
     service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
 ) -> schemas.TranslateResponse:
-    done = []
+    """HTML, whose attributes stay as they are."""
+    done, asked = list[documents.Translation](), _asked(body)
     for text in texts:
-        job, asked = await documents.job_of_markup(text), _asked(body)
+        job = await documents.job_of(partial(read_html, attributes=False), text.encode())
         done.append(await documents.translate_document(service, job, languages, *asked))
     others = [[other.decode() for other in one.others] for one in done]
-    note = next((one.note for one in done if one.note), None)
+    answer = _translated(service, body, done, [one.data.decode() for one in done], others)
+    answer.note = next((one.note for one in done if one.note), answer.note)
+    return answer
+
+
+def _translated(
+    service: Service,
+    body: schemas.TranslateRequest,
+    done: Sequence[Translated | documents.Translation],
+    texts: list[str],
+    others: list[list[str]],
+) -> schemas.TranslateResponse:
+    """texts: the translations; others: the alternatives of each."""
+    scores = [[schemas.SentenceScore.with_tokens(s) for s in one.scores] for one in done]
     return schemas.TranslateResponse(
-        translatedText=[one.data.decode() for one in done],
+        translatedText=texts,
         alternatives=others if body.alternatives else None,
         truncated=[one.is_cut for one in done],
         unreadable=[one.fault or None for one in done],
-        scores=_scores_of(one.scores for one in done) if body.scores else None,
-        note=note or service.note_on(others, body.alternatives),
+        scores=scores if body.scores else None,
+        note=service.note_on(others, body.alternatives),
     )
 
 
@@ -179,14 +187,6 @@ def _check_key(request: Request, service: Service, given: str | None) -> None:
 
 def _detected(guess: Guess) -> schemas.Detected:
     return schemas.Detected(language=guess.code, confidence=round(100 * guess.share, 1))
-
-
-def _check_translate(service: Service, body: schemas.TranslateRequest) -> None:
-    """Raises ServiceError for a request that cannot be served."""
-    limit = service.settings.max_alternatives
-    if body.alternatives > limit:
-        message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
-        raise ServiceError(413, message)
 
 
 @_post("/detect", schemas.schema_of(schemas.DetectRequest), list[schemas.Detected])
@@ -201,14 +201,16 @@ async def post_detect(request: Request) -> Response:
     return JSONResponse([_detected(guess).model_dump() for guess in found])
 
 
-@_post("/translate_file", schemas.FILE_SCHEMA, schemas.FileResponse)
+@_post(
+    "/translate_file", schemas.schema_of(schemas.FileRequest, schemas.PARTS), schemas.FileResponse
+)
 async def post_translate_file(request: Request) -> Response:
     """Translate a document; the answer says where the translation can be fetched for a while."""
     service, body = await _read(request, schemas.FileRequest)
     _check_key(request, service, body.api_key)
     name, data = body.file.filename or "", await body.file.read()
     async with service.until(service.deadline(), request.receive):
-        job = await documents.job_of(name, data)
+        job = await documents.job_of(partial(read, name), data)
         source, _ = await service.source_of(body.source, job.texts)
         done = await documents.translate_document(service, job, (source, body.target))
     kept = await asyncio.to_thread(documents.keep, name, done.data)
@@ -230,8 +232,8 @@ async def get_frontend_settings(service: TheService) -> schemas.FrontendSettings
     model, settings = service.model, service.settings
     languages, needs_key = await get_languages(service), settings.api_key is not None
     names = {language.code: language.name for language in languages}
-    source = model.source_lang or languages[0].code
-    target = model.target_lang or next(iter(languages[0].targets), source)
+    source = model.codec.source_lang or languages[0].code
+    target = model.codec.target_lang or next(iter(languages[0].targets), source)
     return schemas.FrontendSettings(
         charLimit=settings.max_characters,
         apiKeys=needs_key,
@@ -247,9 +249,9 @@ async def get_frontend_settings(service: TheService) -> schemas.FrontendSettings
 @router.get("/languages")
 async def get_languages(service: TheService) -> list[schemas.Language]:
     """Which languages can be translated into which."""
-    model = service.model
-    sources = model.codec.languages.sources or (model.source_lang or "source",)
-    targets = model.codec.languages.targets or (model.target_lang or "target",)
+    codec = service.model.codec
+    sources = codec.languages.sources or (codec.source_lang or "source",)
+    targets = codec.languages.targets or (codec.target_lang or "target",)
     found = {code: [other for other in targets if other != code] for code in sources}
     found |= {code: [] for code in targets if code not in found}
     return [
@@ -281,8 +283,8 @@ async def get_info(service: TheService) -> schemas.Info:
         max_input_characters=settings.max_characters,
         max_alternatives=settings.max_alternatives,
         version=specdec_plugins.__version__,
-        source=model.source_lang,
-        target=model.target_lang,
+        source=model.codec.source_lang,
+        target=model.codec.target_lang,
         drafter=model.drafter_name,
         schedule=model.settings.schedule,
         block_size=model.limits.block_size,

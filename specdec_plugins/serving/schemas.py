@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -163,7 +164,9 @@ class DetectRequest(Refusing):
 class FileRequest(Refusing, arbitrary_types_allowed=True):
     """A file to translate, as a form of several parts, as LibreTranslate takes it."""
 
-    file: UploadFile = Field(description="the file, whose name says what it is")
+    file: Annotated[UploadFile, WithJsonSchema({"type": "string", "format": "binary"})] = Field(
+        description="the file, whose name says what it is"
+    )
     source: str
     target: str
     api_key: str | None = None
@@ -396,33 +399,12 @@ def content_type(headers: Headers) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """For FastAPI's `openapi_extra`: the body that `body_of` reads."""
+def schema_of(model: type[BaseModel], kind: str = "application/json") -> dict[str, Any]:
+    """For FastAPI's `openapi_extra`: the body that `read` reads. kind: its content type."""
     schema = model.model_json_schema()
     if "$defs" in schema:  # FastAPI has no place for the targets of references
         schema["properties"]["parameters"] = schema.pop("$defs")["Parameters"]
-    content = {"application/json": {"schema": schema}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-_TEXT = {"type": "string"}
-FILE_SCHEMA = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            PARTS: {
-                "schema": {
-                    "type": "object",
-                    "required": ["file", "source", "target"],
-                    "properties": {
-                        "file": {"type": "string", "format": "binary"},
-                        **dict.fromkeys(("source", "target", "api_key"), _TEXT),
-                    },
-                }
-            }
-        },
-    }
-}
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
 
 
 def _form(body: bytes) -> dict[str, Any]:
