@@ -27,6 +27,8 @@ from specdec_plugins.corpus.resume import first_difference, locked, read_json, s
 from specdec_plugins.corpus.teacher import (
     DTYPES,
     DataBin,
+    Search,
+    Task,
     Teacher,
     has_ray,
     translate_in_processes,
@@ -34,8 +36,6 @@ from specdec_plugins.corpus.teacher import (
 )
 from specdec_plugins.errors import not_installed, require
 from specdec_plugins.formats.output import check_output, written_whole
-
-SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b", "dtype")  # flags that change a translation
 
 
 class Distillation:
@@ -52,13 +52,14 @@ class Distillation:
         check_output(args.output, "--output", inputs=inputs, folder=True)
         self.parts = self.output.with_name(self.output.name + ".parts")
         self.num_sentences = self.data.num_sentences()
+        self._search = Search(*(getattr(args, name) for name in Search._fields))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings that all chunks must share."""
         sides = [self.data.stem(language) for language in self.data.languages]
         return {
-            **{name: getattr(self.args, name) for name in SEARCH},
+            **self._search._asdict(),
             "engine": "specdec",  # other versions searched with other engines
             "checkpoint": sha256(self.checkpoint),
             "data": [sha256(self.data.folder / f"{side}.bin") for side in sides],
@@ -147,16 +148,12 @@ class Distillation:
         device = torch.device("cuda" if self._on_gpu else "cpu")
         return self._kind(self.data, self.checkpoint, self._search, device)
 
-    @property
-    def _search(self) -> dict[str, Any]:
-        return {name: self.settings[name] for name in SEARCH}
-
     def _translate(self, chunks: Sequence[int], teacher: Teacher | None) -> None:
         args = self.args
         spans, left = {chunk: self._span(chunk) for chunk in chunks}, self._seconds_left()
         with tqdm(total=sum(map(len, spans.values())), desc="distilling", unit=" sentences") as bar:
             what = (self._kind, self.data, self.checkpoint, self._search)
-            task, told = (*what, args.max_tokens, args.cpu), (spans, bar.update)
+            task, told = Task(*what, args.max_tokens, args.cpu), (spans, bar.update)
             if args.ray is not None:
                 found = translate_on_cluster(args.ray, args.ray_workers, task, *told)
             elif self._num_processes > 1 and len(spans) > 1:

@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -40,9 +40,18 @@ ROOT = Path(__file__).resolve().parents[2]
 Spans = Mapping[int, range]  # the sentences of each chunk
 Chunks = Generator[tuple[int, dict[str, Any]]]  # a chunk, and the content of its file: the lines
 # (None: left out), the indices that keep their original target, and the seconds it took
-Search = Mapping[str, Any]  # beam, lenpen, max_len_a, max_len_b, and dtype, one of DTYPES
 DTYPES = {"float32": torch.float32, "int8": torch.float32, "float16": torch.float16}
 _CPU_ROWS = 16  # sentences at once; what more of them compute leaves the nearest caches
+
+
+class Search(NamedTuple):
+    """The flags that change a translation."""
+
+    beam: int
+    lenpen: float
+    max_len_a: float
+    max_len_b: int
+    dtype: str  # one of DTYPES
 
 
 @dataclass(frozen=True)
@@ -117,11 +126,11 @@ class Teacher:
         self._dictionary, self._asked = dictionaries.target, search
         self._longest = model.config.encoder.max_positions  # end mark included
         self._sources, self._targets = map(data.sentences, data.languages)
-        network, weights = model.opened(DTYPES[search["dtype"]], device)
+        network, weights = model.opened(DTYPES[search.dtype], device)
         assert isinstance(network, Transformer)
-        with_fast_products(network, search["dtype"] == "int8", weights=weights)
+        with_fast_products(network, search.dtype == "int8", weights=weights)
         self._verifier = TransformerVerifier(network, self._dictionary.special)
-        self._beam = BeamParams(search["beam"], length_penalty=search["lenpen"])
+        self._beam = BeamParams(search.beam, length_penalty=search.lenpen)
 
     def translate(
         self, indices: Sequence[int], max_tokens: int
@@ -145,7 +154,7 @@ class Teacher:
 
     def _request(self, index: int) -> Request:
         source_ids, asked = self._sources[index].tolist(), self._asked
-        longest = int(asked["max_len_a"] * len(source_ids) + asked["max_len_b"])
+        longest = int(asked.max_len_a * len(source_ids) + asked.max_len_b)
         most = min(longest + 1, self._verifier.max_target_positions)  # with the end
         return Request(str(index), source_ids, DecodeParams(0, most, 1, beam=self._beam))
 
@@ -174,26 +183,24 @@ class Teacher:
             yield chunk, {**content, "seconds": round(time.monotonic() - began, 3)}
 
 
-# What each worker needs: the kind of teacher, data, checkpoint, search, source tokens
-# per batch, and whether to use the CPU only.
-Task = tuple[type[Teacher], DataBin, Path, Search, int, bool]
+class Task(NamedTuple):
+    """What each worker needs."""
+
+    kind: type[Teacher]
+    data: DataBin
+    checkpoint: Path
+    search: Search
+    max_tokens: int  # of sources in a batch
+    cpu: bool  # do not use a GPU
 
 
 class ChunkTranslator:
     """A worker: loads the verifier once, and translates chunks."""
 
-    def __init__(
-        self,
-        kind: type[Teacher],
-        data: DataBin,
-        checkpoint: Path,
-        search: Search,
-        max_tokens: int,
-        cpu: bool,
-    ) -> None:
-        device = torch.device("cpu" if cpu or not torch.cuda.is_available() else "cuda")
-        self._teacher = kind(data, checkpoint, search, device)
-        self._max_tokens = max_tokens
+    def __init__(self, task: Task) -> None:
+        device = torch.device("cpu" if task.cpu or not torch.cuda.is_available() else "cuda")
+        self._teacher = task.kind(task.data, task.checkpoint, task.search, device)
+        self._max_tokens = task.max_tokens
 
     def translate(self, chunk: int, span: range) -> tuple[int, dict[str, Any]]:
         """The chunk and the content of its file."""
@@ -209,11 +216,9 @@ def translate_in_processes(
     """
     from joblib import Parallel, delayed, parallel_config
 
-    kind, data, checkpoint, search, *how = task
-    key = (kind, data, checkpoint, (*search.items(),), *how)
     with parallel_config(backend="loky", inner_max_num_threads=1):
         parallel = Parallel(min(count, len(spans)), return_as="generator_unordered")
-    done = parallel(delayed(_translate)(key, *item) for item in spans.items())
+    done = parallel(delayed(_translate)(task, *item) for item in spans.items())
     try:
         with closing(done):
             for chunk, content in done:
@@ -226,16 +231,11 @@ def translate_in_processes(
         ) from error
 
 
-def _translate(key: tuple[Any, ...], chunk: int, span: range) -> tuple[int, dict[str, Any]]:
-    return _translator(*key).translate(chunk, span)
+def _translate(task: Task, chunk: int, span: range) -> tuple[int, dict[str, Any]]:
+    return _translator(task).translate(chunk, span)
 
 
-@lru_cache(maxsize=1)
-def _translator(
-    kind: type[Teacher], data: DataBin, checkpoint: Path, search: tuple[Any, ...], *how: Any
-) -> ChunkTranslator:
-    """Made once in each process."""
-    return ChunkTranslator(kind, data, checkpoint, dict(search), *how)
+_translator = lru_cache(maxsize=1)(ChunkTranslator)  # made once in each process
 
 
 def translate_on_cluster(
@@ -250,11 +250,11 @@ def translate_on_cluster(
     from ray.util import ActorPool
 
     _connect(address, num_workers)
-    num_gpus = 0 if task[-1] or not torch.cuda.is_available() else 1
+    num_gpus = 0 if task.cpu or not torch.cuda.is_available() else 1
     # Ray replaces a worker that died, and its replacement repeats the chunk.
     worker = ray.remote(num_gpus=num_gpus, max_restarts=-1, max_task_retries=-1)(ChunkTranslator)
     try:
-        pool = ActorPool([worker.remote(*task) for _ in range(min(num_workers, len(spans)))])
+        pool = ActorPool([worker.remote(task) for _ in range(min(num_workers, len(spans)))])
         ask = lambda actor, item: actor.translate.remote(*item)  # noqa: E731
         for chunk, content in pool.map_unordered(ask, list(spans.items())):
             on_done(len(spans[chunk]))

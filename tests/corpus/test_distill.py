@@ -17,7 +17,7 @@ import torch
 from benchmarks.engines.fairseq import FairseqSearch
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus import distill, teacher
-from specdec_plugins.corpus.teacher import ChunkTranslator, DataBin, Teacher
+from specdec_plugins.corpus.teacher import ChunkTranslator, DataBin, Search, Teacher
 from tests.corpus.conftest import Verifier, distil
 from tests.programs import specdec
 from tests.refusals import refused
@@ -45,7 +45,7 @@ def distilled(verifier: Verifier, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Path) -> None:
     """Against one sentence at a time."""
     data = DataBin.find(verifier.data, "train")
-    search = {"beam": 2, "lenpen": 1.0, "max_len_a": 0.0, "max_len_b": 8, "dtype": "float32"}
+    search = Search(2, 1.0, max_len_a=0.0, max_len_b=8, dtype="float32")
     model = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
     found, original = sentences(distilled, "de"), sentences(verifier.data, "de")
     assert len(found) == verifier.num_sentences
@@ -63,7 +63,7 @@ def test_each_sentence_has_its_own_translation(verifier: Verifier, distilled: Pa
 def test_in_8_bits_a_sentence_is_translated_as_alone(verifier: Verifier, tmp_path: Path) -> None:
     distil(verifier, tmp_path / "kd", "--dtype", "int8")
     data = DataBin.find(verifier.data, "train")
-    search = {"beam": 2, "lenpen": 1.0, "max_len_a": 0.0, "max_len_b": 8, "dtype": "int8"}
+    search = Search(2, 1.0, max_len_a=0.0, max_len_b=8, dtype="int8")
     model = Teacher(data, verifier.checkpoint, search, torch.device("cpu"))
     found = sentences(tmp_path / "kd", "de")
     for index in set(range(len(found))) - set(verifier.too_long):
@@ -283,7 +283,7 @@ def test_other_settings_are_refused(
     ("flags", "sentence"),
     [
         (["--subset", "train9"], r"expected train9\.SRC-TGT"),
-        (["--path", "none.pt"], "none.pt: cannot be read"),
+        (["--path", "none.pt"], "none.pt: no such checkpoint"),
         (["--path", __file__], "test_distill.py: damaged"),
         (["--fp16"], "--fp16 needs a GPU"),
     ],
