@@ -31,7 +31,7 @@ from specdec_plugins.app.settings import choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import cli, scoring
-from specdec_plugins.corpus.cleaning import num_seen
+from specdec_plugins.corpus.cleaning import keys_of
 from specdec_plugins.corpus.cli import option
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import Log, content
@@ -105,9 +105,15 @@ def read_test(args: ReproduceOptions) -> tuple[list[Sentence], list[str]]:
 
 def seen_in_training(file: Path, sources: Sequence[str], references: Sequence[str]) -> Record:
     """How many sentences of each side of the test set the training text has."""
-    training = read_pairs(ParallelFile(file), BadLines())
-    found = num_seen(list(zip(sources, references, strict=True)), training)
-    return dict(zip(("sources", "targets"), found, strict=True))
+    keys = list(map(keys_of, zip(sources, references, strict=True)))
+    wanted = [{pair[side] for pair in keys if pair[side]} for side in (0, 1)]
+    seen: list[set[str]] = [set(), set()]
+    for pair in read_pairs(ParallelFile(file), BadLines()):
+        for side, found in enumerate(keys_of(pair)):
+            if found in wanted[side]:
+                seen[side].add(found)
+    numbers = (sum(pair[side] in seen[side] for pair in keys) for side in (0, 1))
+    return dict(zip(("sources", "targets"), numbers, strict=True))
 
 
 def open_log(args: ReproduceOptions, systems: Sequence[str], texts: Sequence[str]) -> Log:

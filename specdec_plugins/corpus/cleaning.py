@@ -207,19 +207,6 @@ def keys_of(pair: Pair) -> Pair:
     return key(pair[0]), key(pair[1])
 
 
-def num_seen(test: Sequence[Pair], training: Iterable[Pair]) -> tuple[int, int]:
-    """How many sources and how many targets of a test set the training text has, too."""
-    keys = [keys_of(pair) for pair in test]
-    wanted = [{pair[side] for pair in keys if pair[side]} for side in (0, 1)]
-    seen: list[set[str]] = [set(), set()]
-    for pair in training:
-        for side, found in enumerate(keys_of(pair)):
-            if found in wanted[side]:
-                seen[side].add(found)
-    sources, targets = (sum(pair[side] in seen[side] for pair in keys) for side in (0, 1))
-    return sources, targets
-
-
 def hashed(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
