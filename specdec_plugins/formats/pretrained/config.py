@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,12 @@ def read_config(folder: str | Path) -> PretrainedConfig:
     model_type = given.get("model_type")
     _check_head(path, given.get("architectures") or ())
     if model_type not in FAMILIES:
-        raise UserError(_unknown_family(path, model_type))
+        reason = REASONS.get(str(model_type))
+        told = f" ({reason})" if reason else ""
+        raise UserError(
+            f"{path}: models of type {model_type!r} are not supported{told}; give one of "
+            f"{_known()}."
+        )
     family = FAMILIES[model_type]
     unknown = check_known(path, given, family)
     for alias, name in family.aliases.items():
@@ -220,12 +225,6 @@ def read_config(folder: str | Path) -> PretrainedConfig:
 def _known() -> str:
     *most, last = [family.models for family in FAMILIES.values()]
     return f"{', '.join(most)} or {last}"
-
-
-def _unknown_family(path: Path, model_type: object) -> str:
-    reason = REASONS.get(str(model_type))
-    told = f" ({reason})" if reason else ""
-    return f"{path}: models of type {model_type!r} are not supported{told}; give one of {_known()}."
 
 
 def _check_head(path: Path, architectures: Collection[str]) -> None:
@@ -291,26 +290,27 @@ def _generation(
     return found, notices, _search_notice(path, asked)
 
 
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(token) is int for token in value)
+
+
+# What a value must be that is no count and no id.
+_RIGHT: Mapping[str, Callable[[Any], bool]] = {
+    "bad_words_ids": lambda v: isinstance(v, list) and all(map(_are_ids, v)) and all(v),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), _are_ids),
+    "length_penalty": lambda v: type(v) in (int, float),
+    "repetition_penalty": lambda v: type(v) in (int, float) and v > 0,
+    "early_stopping": lambda v: type(v) is bool or v == "never",
+    "renormalize_logits": lambda v: type(v) is bool,
+}
+
+
 def _check_generation(path: Path, found: Mapping[str, Any]) -> None:
     """Raises UserError for a value of the wrong type or range."""
     for name, value in found.items():
-        if name == "bad_words_ids":
-            is_right = isinstance(value, list) and all(
-                isinstance(word, list) and word and all(type(token) is int for token in word)
-                for word in value
-            )
-        elif name in ("suppress_tokens", "begin_suppress_tokens"):
-            is_right = isinstance(value, list) and all(type(token) is int for token in value)
-        elif name == "length_penalty":
-            is_right = type(value) in (int, float)
-        elif name in ("early_stopping", "renormalize_logits"):
-            is_right = type(value) is bool or (value, name) == ("never", "early_stopping")
-        elif name == "repetition_penalty":
-            is_right = type(value) in (int, float) and value > 0
-        else:
-            is_right = type(value) is int and value >= 0
+        is_right = _RIGHT.get(name, lambda v: type(v) is int and v >= 0)
         require(
-            is_right,
+            is_right(value),
             f"{path}: {name} is {value!r}, which is not supported; restore the model's own file, "
             "or delete the entry.",
         )
