@@ -285,7 +285,6 @@ class Plan:
         _bundle(self.args.model, self.verifier, *self._conversion())
 
     def translate(self) -> None:
-        """Translate the data."""
         args = self.args
         distill.main(
             distill.DistillOptions(

@@ -59,8 +59,6 @@ class Difference:
 
 @dataclass(frozen=True)
 class Exactness:
-    """The result over a whole text."""
-
     num_sentences: int
     differences: list[Difference]
 

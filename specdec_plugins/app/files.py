@@ -241,7 +241,6 @@ def record_of(output: str) -> str:
 
 
 def name_of(path: str) -> str:
-    """The name of a file in messages."""
     return "standard input" if path == STANDARD else path
 
 

@@ -313,7 +313,6 @@ def load_parts(settings: Settings) -> tuple[Codec, Decoder, Limits]:
 
 
 def text_pipeline(settings: Settings, dictionaries: Dictionaries) -> TextPipeline:
-    """The pipeline between raw lines and subwords."""
     languages = (dictionaries.source_lang, dictionaries.target_lang)
     named = {name: getattr(settings, name) for name in ("tokenizer", "bpe", *RAW_TEXT)}
     return TextPipeline(*languages, codes=settings.bpe_codes, **named)
@@ -339,10 +338,10 @@ def _load_engine(settings: Settings, words: Words) -> tuple[Decoder, Limits]:
         if network is not None and shared is not None:
             network.adopt(shared, drafting, weights)
     # Last, as `adopt` compares weights first. Shared layers keep the verifier's format.
-    in_8_bits = settings.drafting_dtype == "int8"
+    in_8_bits, is_quantised = settings.drafting_dtype == "int8", settings.dtype == "int8"
     if shared is not None:
-        beside = [network] if network is not None and in_8_bits == settings.quantised else []
-        with_fast_products(shared, settings.quantised, settings.kernels, weights, beside)
+        beside = [network] if network is not None and in_8_bits == is_quantised else []
+        with_fast_products(shared, is_quantised, settings.kernels, weights, beside)
     if network is not None and drafting is not None:
         if network.int8:
             with_fast_products(network, in_8_bits, settings.kernels, drafting)
@@ -430,7 +429,7 @@ def _position_cost(settings: Settings) -> float:
     """
     used = best_set() if settings.kernels == "native" and settings.on_cpu else None
     in_8_bits = 0.0 if used == "amx" else 0.15
-    return 0.0 if used is None else in_8_bits if settings.quantised else 0.35
+    return 0.0 if used is None else in_8_bits if settings.dtype == "int8" else 0.35
 
 
 def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries:

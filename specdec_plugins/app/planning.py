@@ -369,17 +369,14 @@ class Text(Generic[R]):
 
     @property
     def waiting(self) -> list[Part[R]]:
-        """The parts that are to be decoded."""
         return [part for part in self.parts if part.request is not None and part.result is None]
 
     @property
     def requests(self) -> list[Request]:
-        """Those of the waiting parts."""
         return [part.request for part in self.waiting if part.request is not None]
 
     @property
     def results(self) -> list[R]:
-        """Those of the parts that are decoded."""
         return [part.result for part in self.parts if part.result is not None]
 
 
@@ -424,12 +421,10 @@ class Plan(Generic[R]):
 
     @property
     def waiting(self) -> list[Part[R]]:
-        """The parts that are to be decoded."""
         return [part for text in self.texts for part in text.waiting]
 
     @property
     def requests(self) -> list[Request]:
-        """Those of the waiting parts."""
         return [request for text in self.texts for request in text.requests]
 
     def take(self, results: Iterable[R]) -> None:

@@ -40,8 +40,6 @@ def peak_memory(device: torch.device) -> int:
 
 @dataclass
 class Tally:
-    """Counts of what was written."""
-
     reasons: Counter[str] = field(default_factory=Counter)  # sentences by finish reason
     tokens: int = 0  # target tokens, forced ones included and eos not
     # Seconds of sentences that were decoded, in three digits, so that millions take no memory.

@@ -307,11 +307,6 @@ class Settings:
         return choose_device(self.device).type == "cpu"
 
     @property
-    def quantised(self) -> bool:
-        """True if matrix products are to be computed in 8-bit integers."""
-        return self.dtype == "int8"
-
-    @property
     def drafts(self) -> bool:
         return self.strategy in ("specdec", "drafter")
 

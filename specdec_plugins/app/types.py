@@ -17,8 +17,6 @@ UNREADABLE = "unreadable"  # of a line that the model cannot read, or a part of 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the loaded models."""
-
     source: int  # source tokens, eos included
     target: int  # target tokens, eos included
     block_size: int  # tokens drafted a round, 0 without a drafter
@@ -72,7 +70,6 @@ class Score:
 
     @property
     def least(self) -> tuple[str, float]:
-        """The least probable token."""
         return min(self.tokens, key=itemgetter(1))
 
 

@@ -75,7 +75,6 @@ class Distillation:
         return range(-(-self.num_sentences // self.args.chunk_size))
 
     def there(self) -> list[int]:
-        """The chunks that are finished."""
         return [chunk for chunk in self.chunks() if self.chunk_path(chunk).is_file()]
 
     def missing(self) -> list[int]:
@@ -166,7 +165,6 @@ class Distillation:
                     left -= done[1]["seconds"]
 
     def _span(self, chunk: int) -> range:
-        """The indices of its sentences."""
         size = self.args.chunk_size
         return range(chunk * size, min((chunk + 1) * size, self.num_sentences))
 

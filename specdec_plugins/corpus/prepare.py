@@ -130,7 +130,6 @@ class Preparation:
         return Command(title, words, list(map(str, outputs)), inputs=list(map(str, given)), act=act)
 
     def _collect(self, split: str) -> Command:
-        """Write a raw split."""
         corpora, training = self._corpora[split], split == "train"
         bad = BadLines(training and self._args.bad_lines == "skip", can_skip=training)
 

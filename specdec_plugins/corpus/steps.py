@@ -154,11 +154,9 @@ class Command:
         return f"{self.title} ({self.name})\n    {self}\n"
 
     def __str__(self) -> str:
-        """The command line, quoted for a shell."""
         return shlex.join(self.line)
 
     def reads(self, other: Command) -> bool:
-        """Whether it reads what another command writes."""
         return any(
             word == path or word.startswith(f"{path}/")
             for path in other.outputs
@@ -299,7 +297,6 @@ class Step:
         return goes_on
 
     def end(self) -> None:
-        """Its outputs are whole."""
         self._set(state="done")
 
     def fail(self) -> None:

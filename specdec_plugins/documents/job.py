@@ -43,7 +43,6 @@ class Label(NamedTuple):
     given: str = ""  # with the mark
 
     def marked(self, translation: str) -> str:
-        """The translation with the mark."""
         if translation == self.text:
             return self.given or translation
         if not self.mark or self.mark in translation:
@@ -77,8 +76,6 @@ def _cased(text: str) -> Iterator[int]:
 
 
 class Job:
-    """The translation of a document."""
-
     def __init__(
         self,
         document: Document,

@@ -32,7 +32,6 @@ class Node:
     text: str = ""
 
     def named(self, *names: str) -> list[Node]:
-        """The children of these names."""
         return [child for child in self.children if child.name in names]
 
     def walk(self) -> Iterator[Node]:
@@ -55,7 +54,6 @@ class Node:
 
     @property
     def said(self) -> str:
-        """The text in it."""
         return "".join(node.text for node in self.walk())
 
 
@@ -215,7 +213,6 @@ def escaped(said: str) -> str:
 
 
 def _within(node: Node, text: str) -> Inline | None:
-    """The text of an element."""
     escape = _in_cdata if _is_cdata(text[slice(*node.inner)]) else escaped
     return inline([*_pieces(node, text, _OPAQUE)], escape, keeps_space=True)
 

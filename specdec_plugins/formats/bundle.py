@@ -302,7 +302,6 @@ class Contents:
     card: str = ""  # Markdown
 
     def symbols(self) -> list[Path]:
-        """The files that define the symbols."""
         if self.text.get("tokenizer") != PRETRAINED:
             return [self.data / f"dict.{lang}.txt" for lang in (self.source_lang, self.target_lang)]
         return tokenizer_files(self.data)

@@ -21,8 +21,6 @@ _OVERWRITE = "#fairseq:overwrite"
 
 
 class Dictionary:
-    """Symbols and their ids."""
-
     bos, pad, eos, unk = range(4)
 
     def __init__(

@@ -52,8 +52,6 @@ class _Silent(tqdm):
 
 @dataclass(frozen=True)
 class _Download:
-    """One model of the hub."""
-
     name: str  # as the user gave it
     repository: str
     revision: str | None

@@ -246,7 +246,6 @@ class TextPipeline:
         return _SPACES.sub(" ", line).strip()
 
     def segment(self, words: str) -> str:
-        """Apply BPE to space-separated words."""
         return words if self._bpe is None else str(self._bpe.segment(words))
 
     def join(self, tokens: str) -> str:

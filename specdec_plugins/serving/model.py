@@ -38,12 +38,10 @@ class ServedModel:
     limits: Limits
 
     def open(self) -> Lanes:
-        """A running batch for all requests."""
         return Lanes(self.decoder.open(), self.searcher.open())
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         return Path(self.settings.data).resolve().name
 
     @property

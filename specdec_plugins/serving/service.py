@@ -226,7 +226,6 @@ class Service:
             self.answered(plan)
 
     async def finish(self, *plans: TextPlan) -> None:
-        """Decode what plans wait for."""
         while requests := [request for plan in plans for request in plan.requests]:
             with closing(Subscription(self.worker, requests)) as subscription:
                 for row in range(len(requests)):
@@ -245,7 +244,6 @@ class Service:
         await self.with_text(take, sum(plan.size for plan in plans))
 
     def answered(self, plan: TextPlan) -> None:
-        """Count sentences whose translations were sent."""
         for text in plan.texts:
             for row in text.results:
                 self.metrics.answered(len(row.token_ids), len(row.events), row.decode_seconds)

@@ -27,7 +27,6 @@ _INCOMPLETE = "\ufffd"
 
 
 async def generate(service: Service, text: str, options: Parameters) -> schemas.GenerateResponse:
-    """The translation of one text."""
     plan = await service.plan([text], options)
     await service.decode(plan)
     [done] = plan.texts
@@ -56,7 +55,6 @@ def _tokens_of(row: BatchRow | None) -> tuple[list[int], list[float]]:
 
 
 def make_details(plan: TextPlan, options: Parameters, done: Translated) -> schemas.Details:
-    """Decoding statistics of a text's sentences."""
     [text] = plan.texts
     every = [pair for one in done.scores for pair in one.tokens]
     return schemas.Details(

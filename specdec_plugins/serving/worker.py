@@ -187,12 +187,10 @@ class BatchWorker:
 
     @property
     def num_rows(self) -> int:
-        """Sentences that are decoding."""
         return len(self._rows)
 
     @property
     def num_waiting(self) -> int:
-        """Queued sentences."""
         with self._wake:
             return sum(len(submission.waiting) for submission in self._line)
 

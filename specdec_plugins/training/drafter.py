@@ -82,8 +82,6 @@ def multiplies_bfloat16() -> bool:
 
 
 class Pairs:
-    """The sentences, and their order."""
-
     def __init__(self, data: DataBin, seed: int, rows: int) -> None:
         self.sources, self.targets = map(data.sentences, data.languages)
         self._seed, self._rows = seed, rows

@@ -209,7 +209,6 @@ class Recipe:
         return f"{self.out}/{name}"
 
     def commands(self) -> list[Command]:
-        """All commands, in order."""
         p, distilled = self.preset, self.path("distilled")
         data = f"{self.text}/data-bin"
         teacher = self._verifier(data, p.verifier_lr, p.verifier_warmup, self.start)

@@ -255,7 +255,6 @@ def initial_flags(args: DrafterOptions, output: Path) -> list[str]:
 
 
 def _train(args: TrainingOptions, flags: Sequence[Any]) -> None:
-    """Run train.py."""
     launcher, device, num_workers, environment = _processes(args)
     if (args.save_dir / LAST).is_file():
         logger.info("continuing from %s", args.save_dir / LAST)
@@ -320,7 +319,6 @@ def _processes(args: TrainingOptions) -> tuple[list[Any], list[Any], int, dict[s
 
 
 def call(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program; returns its exit status."""
     with running(command, env=environment) as process:
         return process.wait()
 

@@ -29,8 +29,6 @@ Added = dict[str, dict[str, Any]]  # tokens that a text may contain; their setti
 
 
 class Segmenter(Protocol):
-    """One side's tokenizer."""
-
     vocabulary: Mapping[str, int]
     special: frozenset[int]  # ids that leave no text
 
@@ -57,7 +55,6 @@ def read_json(path: Path, otherwise: Any = None) -> Any:
 
 
 def missing(path: Path) -> UserError:
-    """The error for a missing tokenizer file."""
     return UserError(
         f"{path}: there is no such file, but the model's tokenizer needs it; copy it from where "
         "the model came from."
@@ -92,7 +89,6 @@ class Spm:
 
     @property
     def scores(self) -> list[float]:
-        """Of the pieces, in their order."""
         return [self._model.get_score(i) for i in range(self._model.get_piece_size())]
 
     @property
