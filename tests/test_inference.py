@@ -223,6 +223,7 @@ def test_a_glossary_is_kept(cli: Cli) -> None:
     for line, said in zip(LINES, cli.infer("--glossary", str(terms)), strict=True):
         assert said.split().count("s9") >= line.split().count("s0")
         assert f" {said} ".count(" s3 s4 ") >= f" {line} ".count(" s7 s10 ")
+    assert "terms.tsv: is an input" in cli.refused("--glossary", str(terms), "-o", str(terms))
     told = "--glossary belongs to a beam search"
     assert told in cli.refused("--strategy", "specdec", "--glossary", str(terms))
 

@@ -82,11 +82,12 @@ class DocumentRun:
         told = "a document takes no prefixes and gives no lists and no reports on lines; omit "
         told += "--prefix-file, --json-path and --n-best."
         require(not beside, f"{self.path}: {told}")
-        require("input_path" not in self.given, "--input-path and FILE exclude each other.")
+        told = f"{self.path} is read as FILE, which excludes --input-path; a model is its folder."
+        require("input_path" not in self.given, told)
         require(is_file(output), "a document is written whole; name the file to write with -o.")
         has_both = PurePath(self.path).suffix.lower() in BILINGUAL
         source = None if has_both and is_same_place(self.path, output) else self.path
-        check_output(output, inputs=[source, self.how.memory])
+        check_output(output, inputs=[source, self.how.memory, *self.worker.reads])
         with located(self.path):
             job = self._job()
         parts = {text: _BREAK.split(text) for text in job.texts}

@@ -124,6 +124,10 @@ class Worker(Protocol):
         """What the lines of an output depend on; see `loading.origin`."""
 
     @property
+    def reads(self) -> list[str]:
+        """Files that it reads, which no output may be."""
+
+    @property
     def target_lang(self) -> str | None:
         """The language of the translations, as far as it is known."""
 
@@ -143,6 +147,12 @@ class Here:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._loaded: SpeculativeTranslator | None = None
+
+    @property
+    def reads(self) -> list[str]:
+        own = self.settings
+        paths = (own.verifier, own.drafter_checkpoint, own.bpe_codes, own.glossary)
+        return [path for path in paths if path is not None]
 
     @property
     def target_lang(self) -> str | None:
@@ -243,7 +253,7 @@ class Run:
     def _check_outputs(self) -> int:
         """Lines of earlier outputs to keep. Raises UserError before models are loaded."""
         files = self.files
-        check_places(files.inputs, files.outputs)
+        check_places([*files.inputs, *self.worker.reads], files.outputs)
         if not files.resume:
             if self.journal.exists:
                 self._say(

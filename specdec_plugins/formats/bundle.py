@@ -259,6 +259,8 @@ def _read_tensors(path: Path, verifier: Path) -> LazyState:
     """All tensors of a file, including those that are stored in the verifier's file."""
     try:
         return LazyState(without_codes(_stored_tensors(path, verifier)))
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"{path}: is damaged ({error}); copy it again.") from error
 

@@ -254,6 +254,7 @@ class Server:
         self._asked = {_ASKED[name]: given[name] for name in given if name in _ASKED}
         if "glossary" in given:
             self._asked["glossary"] = {s: t for s, t, _ in read_terms(given["glossary"])}
+        self.reads = [given["glossary"]] if "glossary" in given else []
         self._asked = {"split_sentences": True, **self._asked}
         self.target_lang: str | None = self._asked.get("target_lang")
         if files.json_path:

@@ -28,6 +28,7 @@ class Capitals:
     """A worker; stops before a text that is given to it, as an interrupted one does."""
 
     num_best = 1
+    reads: Sequence[str] = ()
 
     def __init__(self, stop: str = "", loses: str = "") -> None:
         self.stop, self.loses = stop, loses
@@ -122,7 +123,8 @@ def test_a_text_whose_markup_is_lost_stays_and_is_told(
 def test_nothing_to_translate_needs_no_model(po: Path) -> None:
     out = po.with_name("out.po")
     po.write_bytes(DONE)
-    assert run(None, file=str(po), output_path=str(out)) == 0
+    assert run(worker := Capitals(), file=str(po), output_path=str(out)) == 0
+    assert not worker.seen
     assert out.read_bytes() == DONE
 
 
@@ -131,7 +133,7 @@ def test_nothing_to_translate_needs_no_model(po: Path) -> None:
     [
         ({"output_path": "-"}, "name the file to write with -o"),
         ({"json_path": "x"}, "omit --prefix-file"),
-        ({"input_path": "x"}, "exclude each other"),
+        ({"input_path": "x"}, "read as FILE, which excludes --input-path; a model is its folder"),
         ({"file": "nowhere.po"}, "nowhere.po: cannot be read"),
         ({"memory": "nowhere.tmx"}, "nowhere.tmx: cannot be read"),
     ],
