@@ -130,7 +130,8 @@ def remove(path: Path) -> None:
 def written_whole(path: Path) -> Iterator[Path]:
     """Yields a temporary name; renames it to ``path`` when the block ends without an error.
 
-    ``path`` is a file or a folder. On any error its old content is restored.
+    ``path`` is a file, which keeps its permissions, or a folder. On any error its old content is
+    restored.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part, old = temporary(path), path.with_name(f".{path.name}.old")
@@ -140,6 +141,8 @@ def written_whole(path: Path) -> Iterator[Path]:
         if path.is_dir():  # a folder cannot be renamed over another
             remove(old)
             path.rename(old)
+        elif path.is_file():  # what others must not read stays so
+            shutil.copymode(path, part)
         part.rename(path)
     except BaseException:
         if os.path.lexists(old) and not os.path.lexists(path):

@@ -83,8 +83,9 @@ def test_a_catalogue_may_be_translated_in_place_and_a_text_may_not(
 ) -> None:
     link, text = po.with_name("link.po"), po.with_name("a.txt")
     link.symlink_to(po)
+    po.chmod(0o640)
     assert run(Capitals(), file=str(po), output_path=str(link)) == 0
-    assert (po.read_bytes(), link.is_symlink()) == (DONE, True)
+    assert (po.read_bytes(), link.is_symlink(), po.stat().st_mode & 0o777) == (DONE, True, 0o640)
     text.write_bytes(b"word\n")
     assert run(Capitals(), file=str(text), output_path=str(text)) == 2
     assert "is an input as well" in capsys.readouterr().err
