@@ -105,8 +105,9 @@ def in_words(facts: Mapping[str, str | int]) -> str:
 
 def commit_of(checkout: str | Path) -> str:
     """The short commit, and whether there are changes; "unknown" where git does not know."""
-    asked = ["git", "-C", str(checkout), "describe", "--always", "--exclude=*", "--dirty=+changes"]
+    told = ("--always", "--exclude=*", "--abbrev=10", "--dirty=+changes")  # as short in any clone
     with suppress(OSError, subprocess.CalledProcessError):
+        asked = ["git", "-C", str(checkout), "describe", *told]
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     return "unknown"
 
