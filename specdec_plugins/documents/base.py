@@ -149,9 +149,21 @@ def is_other(name: str, language: str) -> bool:
     return not name or plain(name) != language
 
 
-def replacing(source: str, begin: int, end: int, escape: Callable[[str], str] = str) -> Unit:
-    """A unit whose translation takes the place of the text itself."""
-    return Unit(source, lambda said: [Edit(begin, end, escape(said))] if said != source else [])
+def replacing(
+    source: str, begin: int, end: int, written: Callable[[str], str | None] = str
+) -> Unit:
+    """A unit whose translation takes the place of the text itself.
+
+    written: a translation as the file is to have it; None: it does not fit.
+    """
+
+    def write(translation: str) -> list[Edit] | None:
+        if translation == source:
+            return []
+        said = written(translation)
+        return None if said is None else [Edit(begin, end, said)]
+
+    return Unit(source, write)
 
 
 def lines_of(text: str) -> list[str]:

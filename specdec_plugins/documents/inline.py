@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from specdec_plugins.documents.base import Edit, Unit
+from specdec_plugins.documents.base import Unit, replacing
 
 _BLANKS = " \t\r\n\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
@@ -89,13 +89,7 @@ class Inline:
 
     def unit(self, begin: int, end: int) -> Unit:
         """The unit whose translation takes the place of the text itself."""
-
-        def write(translation: str) -> list[Edit] | None:
-            said = self.restored(translation)
-            same = said is not None and translation == self.source
-            return None if said is None else [] if same else [Edit(begin, end, said)]
-
-        return Unit(self.source, write)
+        return replacing(self.source, begin, end, self.restored)
 
 
 def _tags(marks: dict[str, Piece]) -> re.Pattern[str] | None:

@@ -7,15 +7,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from specdec_plugins.documents.base import (
-    Document,
-    Edit,
-    Unit,
-    decoded,
-    has_letters,
-    lines_of,
-    replacing,
-)
+from specdec_plugins.documents.base import Document, Unit, decoded, has_letters, lines_of, replacing
 from specdec_plugins.documents.inline import Kind, Piece, inline
 from specdec_plugins.errors import UserError, imported
 
@@ -189,15 +181,12 @@ def _markdown_unit(text: str, content: str, place: tuple[int, int]) -> Iterator[
     if made is None:
         return
 
-    def write(translation: str) -> list[Edit] | None:
-        if translation == made.source:
-            return []
+    def written(translation: str) -> str | None:
         said = made.restored(translation)
-        if said is not None and not _BLOCK.match(content):
-            said = _BLOCK.sub(r"\\", said, count=1) if _BLOCK.match(said) else said
-        return None if said is None else [Edit(*place, said)]
+        begins = said is not None and _BLOCK.match(said) and not _BLOCK.match(content)
+        return f"\\{said}" if begins else said
 
-    yield Unit(made.source, write)
+    yield replacing(made.source, *place, written)
 
 
 def _markdown_pieces(text: str) -> Iterator[Piece]:
@@ -290,14 +279,10 @@ def _cue_unit(raw: str, first: int) -> Iterator[Unit]:
         return
     num_lines = len(body.strip().splitlines())
 
-    def write(translation: str) -> list[Edit] | None:
-        if translation == made.source:
-            return []
-        rows = _rows(translation, num_lines)
-        said = made.restored(newline.join(rows))
-        return None if said is None else [Edit(first + begin, first + len(raw), said)]
+    def written(translation: str) -> str | None:
+        return made.restored(newline.join(_rows(translation, num_lines)))
 
-    yield Unit(made.source, write)
+    yield replacing(made.source, first + begin, first + len(raw), written)
 
 
 def _rows(text: str, num: int) -> list[str]:

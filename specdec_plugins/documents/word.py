@@ -9,8 +9,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from specdec_plugins.documents.base import Document, Edit, Unit, Write, decoded, edited
+from specdec_plugins.documents.base import Document, Edit, Unit, Write, decoded, edited, replacing
 from specdec_plugins.documents.inline import Inline, Kind, Piece, inline
 from specdec_plugins.documents.xml import Node, escaped, parsed
 from specdec_plugins.errors import UserError
@@ -120,13 +121,7 @@ class _Paragraph:
         made = inline([*self._marked(runs)], keeps_space=True)
         if made is not None:
             place = self._nodes[0].begin, self._nodes[-1].end
-
-            def write(translation: str) -> list[Edit] | None:
-                said = self._restored(made, translation)
-                same = said is not None and translation == made.source
-                return None if said is None else [] if same else [Edit(*place, said)]
-
-            yield Unit(made.source, write)
+            yield replacing(made.source, *place, partial(self._restored, made))
 
     def _run(self, format: str, inner: str) -> str:
         return f"<{self._prefix}r>{format}{inner}</{self._prefix}r>"
