@@ -201,6 +201,19 @@ def warn_once(notice: str) -> None:
     logging.getLogger("specdec").warning(notice)
 
 
+@contextmanager
+def telling(path: str | Path, what: str, advice: str = "") -> Iterator[None]:
+    """An OSError from inside the block becomes a UserError.
+
+    what: what cannot be done with the path; advice: what to do, with the mark before it.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path}: {what} ({reason}){advice}") from error
+
+
 def read_text(path: str | Path, what: str, advice: str) -> str:
     """The text of a small UTF-8 file, line ends as newlines. Raises UserError if unreadable.
 

@@ -16,7 +16,7 @@ from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus.cli import check, option
 from specdec_plugins.documents import BILINGUAL, FORMATS, read
 from specdec_plugins.documents.job import CHOICES, Job, read_memory
-from specdec_plugins.errors import located, require
+from specdec_plugins.errors import located, require, telling
 from specdec_plugins.formats.output import check_output, is_file, is_same_place, written_whole
 
 _BREAK = re.compile(r"(\r\n|[\r\n])")
@@ -88,8 +88,11 @@ class DocumentRun:
         has_both = PurePath(self.path).suffix.lower() in BILINGUAL
         source = None if has_both and is_same_place(self.path, output) else self.path
         check_output(output, inputs=[source, self.how.memory, *self.worker.reads])
+        with telling(self.path, "cannot be read", "; check the name."):
+            data = Path(self.path).read_bytes()
         with located(self.path):
-            job = self._job()
+            memory = read_memory(self.how.memory, *self._languages()) if self.how.memory else None
+            job = Job(read(self.path, data), self.how.units, memory)
         parts = {text: _BREAK.split(text) for text in job.texts}
         texts = [*dict.fromkeys(line for some in parts.values() for line in some if line.strip())]
         lines = f"{output}.lines"
@@ -106,14 +109,6 @@ class DocumentRun:
         self._write(job, whole, output)
         Path(lines).unlink(missing_ok=True)
         return 1 if job.lost else status
-
-    def _job(self) -> Job:
-        try:
-            data = Path(self.path).read_bytes()
-        except OSError as error:
-            require(False, f"cannot be read ({error.strerror}); check the name.")
-        memory = read_memory(self.how.memory, *self._languages()) if self.how.memory else None
-        return Job(read(self.path, data), self.how.units, memory)
 
     def _languages(self) -> tuple[str | None, str | None]:
         settings = getattr(self.worker, "settings", None)

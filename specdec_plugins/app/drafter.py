@@ -43,7 +43,7 @@ from specdec_plugins.corpus.steps import Command, Runner, StepOptions, flags
 from specdec_plugins.corpus.teacher import DataBin, Teacher
 from specdec_plugins.decoding.networks import best_set
 from specdec_plugins.decoding.requests import Request
-from specdec_plugins.errors import Stopped, UserError, require
+from specdec_plugins.errors import Stopped, UserError, require, telling
 from specdec_plugins.formats.bundle import is_bundle, read_bundle
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.hub import local_model
@@ -423,11 +423,9 @@ def _run(plan: Plan) -> None:
     if args.list:
         sys.stdout.writelines(map(Command.told, commands))
         return
-    try:
+    with telling(plan.work, "cannot be written", "."):
         plan.work.mkdir(parents=True, exist_ok=True)
         Runner(plan.work, os.environ).run(commands, args.redo)
-    except OSError as error:
-        raise UserError(f"{plan.work}: cannot be written ({error.strerror}).") from error
     sys.stdout.write(f"specdec drafter: done; {plan.result()}\n")
 
 

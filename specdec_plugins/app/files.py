@@ -22,7 +22,7 @@ from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import reading
 from specdec_plugins.corpus.cli import check, option
 from specdec_plugins.corpus.resume import as_json, first_difference, write_json
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, require, telling
 from specdec_plugins.formats.output import (
     STANDARD,
     check_output,
@@ -78,10 +78,8 @@ def open_input(path: str) -> Iterator[Arriving]:
         require(sys.stdin is not None, "standard input is closed; name a file to read.")
         yield Arriving(sys.stdin.fileno())
         return
-    try:
+    with telling(path, "cannot be read", "; check the name."):
         file = open(path, "rb", 0)  # noqa: SIM115 - closed below, opened where errors are caught
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check the name.") from error
     with file:
         yield Arriving(file.fileno())
 
@@ -381,13 +379,9 @@ class Journal:
         if self._path is None:
             return
         lines = {"lines": self.lines, "input": self._hash.hexdigest()}
-        try:
+        holds = f"; {self.output_path} holds {self.lines} complete lines{self._advice}."
+        with telling(self._path, "cannot be written", holds):
             write_json(self._path, {**lines, "origin": self._origin})
-        except OSError as error:
-            raise UserError(
-                f"{self._path}: cannot be written ({error.strerror}); {self.output_path} holds "
-                f"{self.lines} complete lines{self._advice}."
-            ) from error
 
     def _count(self, sentences: Iterable[Sentence]) -> None:
         """Raises UserError if the lines recorded came from another input."""

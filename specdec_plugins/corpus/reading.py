@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, require, telling
 from specdec_plugins.formats.text import fault_of
 
 Pair = tuple[str, str]
@@ -133,14 +133,12 @@ def check_file(path: str | Path, expected: str, flag: str = "") -> None:
 
 def open_bytes(path: Path) -> BinaryIO:
     """Open a plain, .gz or .xz file for reading bytes. Raises ``UserError`` if that fails."""
-    try:
+    with telling(path, "cannot be read"):
         if path.suffix == ".gz":
             return cast(BinaryIO, gzip.open(path, "rb"))
         if path.suffix == ".xz":
             return cast(BinaryIO, lzma.open(path, "rb"))
         return path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def read_lines(path: Path, bad: BadLines) -> Iterator[str | None]:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, require, telling
 from specdec_plugins.formats.output import lock, written_whole
 
 
@@ -45,11 +45,8 @@ def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's content. Raises UserError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    with telling(path, "cannot be read"), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def content_hash(path: Path, most: int = 64 << 20) -> str:
@@ -59,18 +56,15 @@ def content_hash(path: Path, most: int = 64 << 20) -> str:
     further differ everywhere. Raises UserError if the file cannot be read.
     """
     size_of_part = most // 64
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            found = hashlib.sha256(str(size).encode())
-            every: Sequence[int] = range(0, size, size_of_part)
-            spread = [i * (size - size_of_part) // 63 for i in range(64)]
-            for start in every if size <= most else spread:
-                file.seek(start)
-                found.update(file.read(size_of_part))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    return found.hexdigest()
+    with telling(path, "cannot be read"), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        found = hashlib.sha256(str(size).encode())
+        every: Sequence[int] = range(0, size, size_of_part)
+        spread = [i * (size - size_of_part) // 63 for i in range(64)]
+        for start in every if size <= most else spread:
+            file.seek(start)
+            found.update(file.read(size_of_part))
+        return found.hexdigest()
 
 
 def content(path: Path) -> str:
@@ -130,13 +124,9 @@ def locked(folder: Path) -> Iterator[None]:
 def _lock_file(folder: Path) -> Iterator[Path]:
     path = folder / ".lock"
     while True:
-        try:
+        with telling(folder, "cannot be written", "; give another folder"):
             folder.mkdir(parents=True, exist_ok=True)
             file = path.open("w")
-        except OSError as error:
-            raise UserError(
-                f"{folder}: cannot be written ({error.strerror}); give another folder"
-            ) from error
         with file:
             require(
                 lock(file.fileno()),
@@ -165,14 +155,12 @@ class Log:
         self.path = path
         self.entries: list[Any] = []
         about = as_json(about)
-        try:
+        with telling(path, "cannot be written"):
             if path.exists():
                 self._read(about)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(about) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
     def add(self, entry: Any) -> None:
         """Append an entry; it is in the file when this returns."""

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, require, telling
 
 _OF_TRAINING = re.compile(r"checkpoint(\d+|_\d+_\d+|_last|_best|\.best_.+)\.pt")
 STANDARD = "-"  # standard input or output, where a path is expected
@@ -236,10 +236,8 @@ class LineWriter(AbstractContextManager["LineWriter"]):
         BrokenPipeError if its reader is gone.
         """
         if self._fd is None:
-            try:
+            with telling(self.path, "cannot be written", "."):
                 self._fd = self._open()
-            except OSError as error:
-                raise UserError(f"{self.path}: cannot be written ({error.strerror}).") from error
         data = "".join(f"{line}\n" for line in lines).encode("utf-8")
         begin, pending = os.fstat(self._fd).st_size, memoryview(data)
         try:

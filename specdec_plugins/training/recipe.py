@@ -24,7 +24,7 @@ from specdec_plugins.corpus.decontaminate import name_of
 from specdec_plugins.corpus.reading import ParallelFile, split_item
 from specdec_plugins.corpus.resume import read_json, write_json
 from specdec_plugins.corpus.steps import Command, Runner, StepOptions, flags, updates
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import UserError, require, telling
 from specdec_plugins.formats.bundle import is_bundle
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -420,10 +420,8 @@ def main(args: RecipeOptions) -> None:
         return
     began = time.time()
     environment = {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    try:
+    with telling(f"--out {recipe.out}", "cannot be written", "."):
         Path(recipe.out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {recipe.out}: cannot be written ({error.strerror}).") from error
     Runner(Path(recipe.out), environment).run(
         recipe.commands(),
         args.redo,
