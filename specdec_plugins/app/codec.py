@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from specdec_plugins.errors import UnreadableError, UserError, require
@@ -66,7 +66,7 @@ class Codec:
         self._target = target
         self._text = text
         self._remove_bpe = remove_bpe
-        self._spelt: dict[str, bool] = {}  # characters, by whether the vocabulary has them
+        self._spells_character = lru_cache(_MOST_CHARACTERS)(self._spells)
         sides = [(side.language,) if side.language else () for side in (source, target)]
         self.languages = Languages("this model", sides[0], sides[1])
 
@@ -148,13 +148,6 @@ class Codec:
             return self.unk not in self.source_ids(composed(piece))
         except UnreadableError:
             return False
-
-    def _spells_character(self, character: str) -> bool:
-        if character not in self._spelt:
-            if len(self._spelt) >= _MOST_CHARACTERS:
-                self._spelt.clear()
-            self._spelt[character] = self._spells(character)
-        return self._spelt[character]
 
     def separates(self, line: str, begin: int, end: int) -> bool:
         """True if the white space line[begin:end] is between words, not between subwords."""

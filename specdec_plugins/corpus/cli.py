@@ -368,10 +368,8 @@ class CommandLine:
     @property
     def arguments(self) -> list[Option]:
         flags = flags_of(self.flags) if isinstance(self.flags, type) else list(self.flags)
-        return [
-            *flags,
-            *(one for one in (CONFIG, DEBUG) if one.name not in {f.name for f in flags}),
-        ]
+        own = {one.name for one in flags}
+        return [*flags, *(one for one in (CONFIG, DEBUG) if one.name not in own)]
 
     @property
     def app(self) -> App:

@@ -205,20 +205,17 @@ def _read(kind: type[_Record], record: Any, where: str, **known: Any) -> _Record
         raise UserError(
             f"{where}: there is no entry {unknown[0]!r}; choose one of: {', '.join(hints)}."
         )
-    values = {name: _fitting(hints[name], record.get(name), name, where) for name in names}
+    values = {name: record.get(name) for name in names}
+    for name, value in values.items():
+        wanted = misfit(hints[name], value)
+        told = f"{where}: {name!r} must be {wanted}, not {value!r}; correct the file."
+        require(wanted is None, told)
+        if value is not None and FileName in (hints[name], *get_args(hints[name])):
+            # A bundle is self-contained.
+            told = f"{where}: {value!r} must be the name of a file in the same folder."
+            require(is_file_name(value), told)
     with located(where):
         return kind(**values, **known)
-
-
-def _fitting(hint: Any, value: Any, name: str, where: str) -> Any:
-    """The value of an entry. Raises UserError if it is not of the annotated type."""
-    wanted = misfit(hint, value)
-    require(wanted is None, f"{where}: {name!r} must be {wanted}, not {value!r}; correct the file.")
-    if value is not None and FileName in (hint, *get_args(hint)):
-        # A bundle is self-contained.
-        told = f"{where}: {value!r} must be the name of a file in the same folder."
-        require(is_file_name(value), told)
-    return value
 
 
 def read_weights(path: str | Path) -> Model:
@@ -269,22 +266,17 @@ def _stored_tensors(path: Path, verifier: Path) -> Parts:
     """As they are stored. Raises ValueError where the file is damaged."""
     stored = StoredTensors([path], finite=True)
     state = stored.parts()
-    aliases, known = stored.metadata.get(ALIASES, "{}"), dict(state)
-    if path != verifier and OF_VERIFIER in aliases:
+    text, known = stored.metadata.get(ALIASES, "{}"), dict(state)
+    if path != verifier and OF_VERIFIER in text:
         others = _stored_tensors(verifier, verifier)
         known |= {OF_VERIFIER + name: part for name, part in others.items()}
-    return {**state, **_aliases(aliases, known)}
-
-
-def _aliases(text: str, stored: Parts) -> Parts:
-    """Stored tensors under their aliases. Raises ValueError if the text is damaged."""
     aliases = json.loads(text)
     if not isinstance(aliases, dict):
         raise ValueError(f"its {ALIASES} are not a JSON object")
     for name, other in aliases.items():
-        if not isinstance(other, str) or other not in stored:
+        if not isinstance(other, str) or other not in known:
             raise ValueError(f"{name} is an alias of {other!r}, which is missing")
-    return {name: stored[other] for name, other in aliases.items()}
+    return {**state, **{name: known[other] for name, other in aliases.items()}}
 
 
 @dataclass(frozen=True)
