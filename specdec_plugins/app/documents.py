@@ -124,7 +124,7 @@ class DocumentRun:
 
     def _write(self, job: Job, translations: Mapping[str, str], output: str) -> None:
         language = self.worker.target_lang if job.texts else self._languages()[1]
-        with written_whole(Path(os.path.realpath(output))) as part:
+        with written_whole(Path(os.path.realpath(output))) as part, located(self.path):
             part.write_bytes(job.written(translations, language))
         for text in job.lost:
             self._say(f"{text[:_SHOWN]!r}: stays, as its translation would have lost markup.")

@@ -63,18 +63,27 @@ class Text(NamedTuple):
     errors: str = "strict"
 
     def encoded(self, text: str) -> bytes:
-        return self.mark + text.encode(self.encoding, self.errors)
+        """Raises UserError if the encoding lacks a character."""
+        try:
+            return self.mark + text.encode(self.encoding, self.errors)
+        except UnicodeEncodeError as error:
+            lacking = text[error.start]
+            told = f"is in {self.encoding}, which has no {lacking!r}; convert the file to UTF-8."
+            raise UserError(told) from error
 
 
 def decoded(data: bytes, otherwise: str | None = None, errors: str = "strict") -> Text:
     """The text of a file: in the encoding of its byte order mark, in UTF-8, or in another one.
 
-    errors: what becomes of characters that the encoding lacks. Raises UserError for other files.
+    otherwise: that which the file declares; one of ASCII alone stays in it. errors: what becomes of
+    characters that the encoding lacks. Raises UserError for other files.
     """
     mark = next((mark for mark in _MARKS if data.startswith(mark)), b"")
     first = _MARKS.get(mark, "utf-8")
     if "\0" in data[len(mark) :][:_CHECKED].decode(first, "replace"):
         raise UserError("is not a text file; give the file that holds the text.")
+    if otherwise and _is_ascii(data, otherwise):
+        return Text(data.decode(), otherwise, errors=errors)
     for encoding in (first, *filter(None, [otherwise])):
         try:
             return Text(data[len(mark) :].decode(encoding), encoding, mark, errors)
@@ -86,6 +95,14 @@ def decoded(data: bytes, otherwise: str | None = None, errors: str = "strict") -
         f"line {line}: is not {first} text; convert the file, for example with iconv, or, if only "
         "this line is in another encoding, correct it."
     )
+
+
+def _is_ascii(data: bytes, encoding: str) -> bool:
+    """Whether a file is of characters alone that ASCII and the encoding have in common."""
+    try:
+        return data.isascii() and data.decode(encoding) == data.decode()
+    except (LookupError, UnicodeDecodeError):
+        return False
 
 
 def line_of(text: str, place: int) -> int:

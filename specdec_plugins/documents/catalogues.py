@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specdec_plugins.documents.base import (
@@ -14,6 +14,7 @@ from specdec_plugins.documents.base import (
     Text,
     Unit,
     decoded,
+    edited,
     escaped_ascii,
     has_letters,
     is_other,
@@ -49,8 +50,11 @@ class _Message:
 def read_po(data: bytes) -> Document:
     """Raises UserError for what is no .po file."""
     charset = _CHARSET.search(data)
-    told = charset[1].decode() if charset else ""
-    text = decoded(data, told if told.upper() not in ("", "CHARSET", "UTF-8") else None)
+    told = charset[1].decode().upper() if charset else "UTF-8"
+    # A file of ASCII alone becomes UTF-8, in which every translation can be written.
+    is_new = told != "UTF-8" and data.isascii()
+    renamed = [Edit(*charset.span(1), "UTF-8")] if charset and is_new else []
+    text = decoded(data, None if is_new or told in ("UTF-8", "CHARSET") else told)
     units, header = list[Unit](), (0, 0)
     for message in _messages(text.text):
         units += _po_units(message, text.text)
@@ -62,7 +66,11 @@ def read_po(data: bytes) -> Document:
         is_new = found and is_other(found[1].strip(), language)
         return [Edit(*found.span(1), f" {language}")] if found and is_new else []
 
-    return Document.of(data, text, units, named)
+    def written(edits: Sequence[Edit]) -> bytes:
+        is_ascii = all(edit.text.isascii() for edit in edits)
+        return text.encoded(edited(text.text, [*edits, *([] if is_ascii else renamed)]))
+
+    return Document(data, units, written, named)
 
 
 def _messages(text: str) -> Iterator[_Message]:

@@ -152,10 +152,12 @@ async def _pages(
     """HTML, whose attributes stay as they are."""
     done, asked = list[documents.Translation](), _asked(body)
     for text in texts:
-        job = await documents.job_of(partial(read_html, attributes=False), text.encode())
+        job = await documents.job_of(partial(read_html, attributes=False), text.encode("utf-8-sig"))
         done.append(await documents.translate_document(service, job, languages, *asked))
-    others = [[other.decode() for other in one.others] for one in done]
-    answer = _translated(service, body, done, [one.data.decode() for one in done], others)
+    others = [[other.decode("utf-8-sig") for other in one.others] for one in done]
+    answer = _translated(
+        service, body, done, [one.data.decode("utf-8-sig") for one in done], others
+    )
     answer.note = next((one.note for one in done if one.note), answer.note)
     return answer
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from specdec_plugins.documents import FORMATS, read
 from specdec_plugins.documents.job import Job, label_of, read_memory
 from specdec_plugins.errors import UserError
+from tests.refusals import refused
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
 BILINGUAL = {".po", ".pot", ".xliff", ".xlf", ".ts"}  # hold translations beside the texts
@@ -371,6 +372,32 @@ def docx(body: str, **others: str) -> bytes:
         for name, inner in others.items():
             archive.writestr(f"word/{name}.xml", f"<w:ftr {word}>{inner}</w:ftr>")
     return made.getvalue()
+
+
+_PO = b'msgid ""\nmsgstr "Content-Type: text/plain; charset=%s\\n"\n\nmsgid "%s"\nmsgstr ""\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "charset"),
+    [
+        ("a.po", _PO % (b"ASCII", b"word"), "UTF-8"),
+        ("a.po", _PO % (b"ISO-8859-1", b"word"), "UTF-8"),
+        ("a.po", _PO % (b"ISO-8859-1", b"w\xf6rd"), "ISO-8859-1"),
+        ("a.html", b"<meta charset=iso-8859-1><p>word", "iso-8859-1"),
+        ("a.resx", b'<?xml version="1.0" encoding="iso-8859-1"?><data><value>word</value></data>',
+         "iso-8859-1"),
+    ],
+)  # fmt: skip
+def test_a_file_is_written_in_the_encoding_that_it_names(
+    name: str, data: bytes, charset: str
+) -> None:
+    job = Job(read(name, data))
+    [text] = job.texts
+    made = job.written({text: "W\xf6rter"}, "de").decode(charset)
+    assert (charset in made, "W\xf6rter" in made) == (True, True)
+    assert len(job.written({text: "Words"}, "de")) - len(data) in (1, 5)  # nothing else changes
+    if b"\xf6" in data:
+        refused("ISO-8859-1, which has no '„'", job.written, {text: "„W"})
 
 
 @pytest.mark.parametrize("damaged", ["word/document.xml", "word/media.xml", None])

@@ -72,6 +72,16 @@ def test_markup_stays(server: Running) -> None:
     assert "'text' or 'html'" in check_error(told, 422)
 
 
+def test_a_page_that_names_another_encoding(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A string of JSON has none."""
+    monkeypatch.setattr(ToyCodec, "text", lambda *_: "\xe9")
+    body = {**LANGUAGES, "q": "<meta charset=iso-8859-1><p>w5.", "format": "html"}
+    answer = server.client.post("/translate", json=body).json()
+    assert answer["translatedText"] == "<meta charset=iso-8859-1><p>\xe9"
+
+
 def test_a_page_of_more_texts_than_a_request_may_have(server: Running) -> None:
     words = ["w4", "w1", "w5", "w7", "w8", "w6", "w4 w1", "w1 w4"]
     page = "".join(f"<p>{word}</p>" for word in words)
