@@ -147,14 +147,17 @@ def test_a_file_gives_the_flags_that_are_not_given(tmp_path: Path) -> None:
         ("[translate]\nbeta = 'x'", '"x"'),
         ("[translate", "mine.toml"),
         ("[translat]\nbeta = 3", "has no table [translate]"),
-        (None, "mine.toml"),
+        (None, "mine.toml: cannot be read"),
+        ("folder", "mine.toml: cannot be read (Is a directory)"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_in_one_line(
     text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.toml"
-    if text is not None:
+    if text == "folder":
+        file.mkdir()
+    elif text is not None:
         file.write_text(text)
     said = told(capsys, translate.COMMAND.given, ["--config", str(file)])
     assert said.startswith("specdec translate: error: ")

@@ -332,6 +332,7 @@ def _read_config(app: App, commands: tuple[str, ...], arguments: Any) -> None:
             path, keys = one.tokens[-1].value, app.name[0].split()[1:]
             file = Toml(path, root_keys=keys, must_exist=True, use_commands_as_keys=False)
             try:
+                open(path, "rb").close()  # cyclopts fails on the error of a folder
                 table: Any = file.config
                 for key in keys:
                     table = table.get(key) if isinstance(table, dict) else None
