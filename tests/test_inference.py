@@ -272,6 +272,9 @@ def test_raw_text(cli: Cli) -> None:
     # Symbols have no subwords here, so only the tokeniser shows.
     assert first.replace(" ", "") == pieces[0].replace(" ", "").replace("&lt;", "<")
     assert white == " "
+    (prefix := cli.tmp / "prefix").write_text("你\n", encoding="utf-8")
+    told = "line 1: target prefix: has what the model cannot write"
+    assert told in cli.refused(*raw, "--prefix-file", str(prefix))
 
 
 def test_the_python_interface_gives_the_same(cli: Cli) -> None:

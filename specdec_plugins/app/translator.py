@@ -313,8 +313,10 @@ class SpeculativeTranslator:
         if sentence.prefix is None:
             return [], False
         with located(f"{sentence.where}: target prefix"):
-            ids = self.codec.target_ids(sentence.prefix)
-        size = self.settings.prefix_size
+            ids, size = self.codec.target_ids(sentence.prefix), self.settings.prefix_size
+            # A reference may have what the model cannot write, and so may tokens.
+            is_writable = bool(size) or not self.codec.reads_raw or self.codec.unk not in ids
+            require(is_writable, "has what the model cannot write; correct it.")
         return (ids[:size], size > len(ids)) if size else (ids, False)
 
     def _translation(self, sentence: Sentence, text: Text[RowResult]) -> Translation:
