@@ -148,11 +148,8 @@ def _count_characters(root: Node, data: bytes) -> None:
         count += len(data[last:at].decode())
         found[at], last = count, at
     for n in nodes:
-        n.begin, n.end, n.inner = (
-            found[n.begin],
-            found[n.end],
-            (found[n.inner[0]], found[n.inner[1]]),
-        )
+        n.begin, n.end = found[n.begin], found[n.end]
+        n.inner = found[n.inner[0]], found[n.inner[1]]
 
 
 def read_xml(data: bytes, units: Callable[[Node, str], Iterator[Unit]]) -> Document:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -15,7 +14,7 @@ import torch
 
 from specdec_plugins.app.loading import read_words
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.errors import UserError, not_installed
+from specdec_plugins.errors import UserError, imported
 from specdec_plugins.serving.metrics import SHARED_FOLDER
 from specdec_plugins.serving.model import load_model
 from specdec_plugins.serving.settings import LOG_LINE, ProcessOptions, ServerSettings
@@ -50,10 +49,7 @@ def serve_replicas(model: Settings, settings: ServerSettings, process: ProcessOp
     read_words(model)
     for name, value in _RAY.items():
         os.environ.setdefault(name, value)
-    try:
-        ray, serve = importlib.import_module("ray"), importlib.import_module("ray.serve")
-    except ModuleNotFoundError as error:
-        raise not_installed("Ray Serve", "ray") from error
+    ray, serve = imported("ray", "ray"), imported("ray.serve", "ray")
     with tempfile.TemporaryDirectory(prefix="specdec-metrics-") as folder:
         num_replicas = process.replicas or 1
         threads = process.threads or max(1, (os.cpu_count() or 1) // num_replicas)

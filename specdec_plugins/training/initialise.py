@@ -34,13 +34,8 @@ _COPY_ATTENTION = "decoder.copy_attn.weight"  # only block drafters have it
 
 # Settings taken from the verifier unless a flag, or the architecture, says otherwise.
 _OF_VERIFIER = (
-    *(
-        *ENCODER_SIZES,
-        *DECODER_SIZES,
-        "activation_fn",
-        "encoder_learned_pos",
-        "decoder_learned_pos",
-    ),
+    *(*ENCODER_SIZES, *DECODER_SIZES, "activation_fn"),
+    *("encoder_learned_pos", "decoder_learned_pos"),
     *("max_source_positions", "max_target_positions"),
 )
 _DEFAULTS: dict[str, Any] = {
