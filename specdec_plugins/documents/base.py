@@ -188,6 +188,11 @@ def lines_of(text: str) -> list[str]:
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
+def whole_pairs(text: str) -> str:
+    """The text of escapes, of which two may be the halves of one character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def has_letters(text: str) -> bool:
     return any(map(str.isalpha, text))
 

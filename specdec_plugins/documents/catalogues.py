@@ -21,6 +21,7 @@ from specdec_plugins.documents.base import (
     line_of,
     lines_of,
     replacing,
+    whole_pairs,
 )
 from specdec_plugins.errors import UserError
 
@@ -257,7 +258,7 @@ def read_properties(data: bytes) -> Document:
             made = made.replace("\\", "\\\\")
             for letter, char in _JAVA.items():
                 made = made.replace(char, f"\\{letter}")
-            made = f"\\{made}" if made.startswith(" ") else made
+            made = f"\\{made}" if made.startswith((" ", "=", ":")) else made
             return made if is_plain else escaped_ascii(made)
 
         if has_letters(said):
@@ -273,7 +274,7 @@ def _java_unescaped(value: str) -> str:
         _CONTINUED.sub("", value),
         flags=re.DOTALL,
     )
-    return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole_pairs(said)
 
 
 # Apple
@@ -318,4 +319,4 @@ def _apple_unit(value: re.Match[str]) -> list[Unit]:
         flags=re.DOTALL,
     )
     place = value.start() + 1, value.end() - 1
-    return [replacing(said, *place, _po_escaped)] if has_letters(said) else []
+    return [replacing(whole_pairs(said), *place, _po_escaped)] if has_letters(said) else []

@@ -9,7 +9,16 @@ from functools import partial
 from xml.parsers import expat
 from xml.sax import saxutils
 
-from specdec_plugins.documents.base import Document, Edit, State, Unit, Write, decoded, is_other
+from specdec_plugins.documents.base import (
+    Document,
+    Edit,
+    State,
+    Unit,
+    Write,
+    decoded,
+    is_other,
+    whole_pairs,
+)
 from specdec_plugins.documents.inline import Inline, Kind, Piece, inline
 from specdec_plugins.errors import UserError
 
@@ -350,9 +359,11 @@ def _android_unit(node: Node, text: str) -> Iterator[Unit]:
     pieces = []
     for piece in _pieces(node, text, {"g"}):
         if piece.kind is Kind.TEXT:
-            said = piece.text if is_quoted else re.sub(r"\s+", " ", piece.text)
-            said = _android_said(said)
-            piece = Piece(Kind.TEXT, piece.raw, said.strip('"') if is_quoted else said)
+            # Of the quotes, the outer ones only: neither is escaped.
+            quotes = r'^\s*"|(?<!\\)((?:\\\\)*)"\s*\Z'
+            spaces, kept = (quotes, r"\1") if is_quoted else (r"\s+", " ")
+            said = _android_said(re.sub(spaces, kept, piece.text))
+            piece = Piece(Kind.TEXT, piece.raw, said)
         pieces.append(piece)
 
     def quoted(said: str) -> str:
@@ -370,9 +381,10 @@ def _android_unit(node: Node, text: str) -> Iterator[Unit]:
 
 def _android_said(raw: str) -> str:
     letters = {"n": "\n", "t": "\t"}
-    return re.sub(
+    said = re.sub(
         r"\\(?:u([0-9A-Fa-f]{4})|(.))",
         lambda m: chr(int(m[1], 16)) if m[1] else letters.get(m[2], m[2]),
         raw,
         flags=re.DOTALL,
     )
+    return whole_pairs(said)

@@ -195,6 +195,24 @@ def test_any_translation_is_read_again_as_it_was_written(name: str, words: list[
         assert unit.source == said
 
 
+_STRING = rb'<resources><string name="a">%s</string></resources>'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "source"),
+    [
+        ("strings.xml", _STRING % rb'"\"Go\" he said \\"', '"Go" he said \\'),
+        ("strings.xml", _STRING % rb"\ud83d\ude00 Go", "😀 Go"),
+        ("a.strings", rb'"a" = "\Ud83d\Ude00 Go";', "😀 Go"),
+        ("a.properties", rb"key \=Go", "=Go"),
+    ],
+)
+def test_escapes_are_read_and_written(name: str, data: bytes, source: str) -> None:
+    job = Job(read(name, data))
+    assert job.texts == [source]
+    assert Job(read(name, job.written({source: f"{source}x"}))).texts == [f"{source}x"]
+
+
 @pytest.mark.parametrize(
     ("name", "data", "told"),
     [
