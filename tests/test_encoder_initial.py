@@ -11,8 +11,8 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
-import encoder_initial
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
+from specdec_plugins.training import initial
 from specdec_plugins.training.initialise import initialise_drafter
 from tests.fairseq_models import build_drafter, build_verifier
 from tests.refusals import refused, told
@@ -38,12 +38,12 @@ class Program:
     def run(self, *flags: str, **verifier: Any) -> tuple[Any, dict[str, Any]]:
         """The verifier, and the drafter's checkpoint made of it."""
         model = self.write(**verifier)
-        encoder_initial.COMMAND(*self.command(*flags))
+        initial.COMMAND(*self.command(*flags))
         return model, load_checkpoint(self.output)
 
     def refused(self, *flags: str) -> str:
         """The one line that is said instead."""
-        error = told(self.capsys, encoder_initial.COMMAND.run, self.command(*flags))
+        error = told(self.capsys, initial.COMMAND.run, self.command(*flags))
         assert not self.output.exists()
         return error
 
@@ -140,7 +140,7 @@ def test_dictionaries_of_the_data_must_fit(program: Program, tmp_path: Path) -> 
     good, small = _write_data(tmp_path / "good", 30), _write_data(tmp_path / "small", 28)
 
     def run(*flags: object) -> None:
-        initialise_drafter(encoder_initial.COMMAND.parse(*program.command(*map(str, flags))))
+        initialise_drafter(initial.COMMAND.parse(*program.command(*map(str, flags))))
 
     run("--data", good)
     refused(r"small has 28 types, the verifier .*v\.pt has 30", run, "--data", small)

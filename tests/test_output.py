@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
@@ -12,13 +11,12 @@ from pathlib import Path
 import pytest
 
 import benchmarks.run as bench
-import encoder_initial
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving import translate
-from specdec_plugins.training import run
+from specdec_plugins.training import fairseq_train, initial, run
 from tests.bundles import BUNDLED
 from tests.refusals import refused, told
 
@@ -26,14 +24,10 @@ Run = Callable[[Sequence[str]], int]
 PAIR = str(BUNDLED)
 
 
-def module(name: str) -> Run:
-    def run(arguments: Sequence[str]) -> int:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", [name, *arguments])
-            status: int = importlib.import_module(name).main()
-            return status
-
-    return run
+def train(arguments: Sequence[str]) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["train.py", *arguments])
+        return fairseq_train.main()
 
 
 # Each program: how it is called, what comes before its output, its flag, the function that does
@@ -68,12 +62,12 @@ PROGRAMS = {
         REPLACED,
     ),
     "encoder_initial.py": (
-        encoder_initial.COMMAND.run,
+        initial.COMMAND.run,
         ["--verifier", "none.pt", "--output"],
         "specdec_plugins.training.initialise.initialise_drafter",
         REPLACED,
     ),
-    "train.py": (module("train"), TRAIN, "train._run", FOLDER),
+    "train.py": (train, TRAIN, "specdec_plugins.training.fairseq_train._run", FOLDER),
     "specdec convert bundle": (
         convert.BUNDLE.run,
         [PAIR, *INTO],
@@ -161,7 +155,7 @@ IN_PLACE: dict[str, tuple[Run, str]] = {
     "specdec train average": (checkpoints.COMMAND.run, "a.pt b.pt --output x/../b.pt"),
     "average --last": (checkpoints.COMMAND.run, "run --last 1 --output run/checkpoint_last.pt"),
     "specdec evaluate": (scoring.EVALUATE.run, "a b --json x/../b"),
-    "encoder_initial.py": (encoder_initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
+    "encoder_initial.py": (initial.COMMAND.run, "--verifier a.pt --output x/../a.pt"),
     "specdec convert": (PROGRAMS["specdec convert bundle"][0], "data --output x/../data --force"),
     "specdec convert inside": (
         PROGRAMS["specdec convert bundle"][0],

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-import train
 from specdec_plugins.corpus.checkpoints import LAST
 from specdec_plugins.corpus.resume import locked
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint, untrained
+from specdec_plugins.training import fairseq_train as train
 from tests import fairseq_checkpoints
+from tests.bundles import ROOT
 from tests.refusals import told
 
-PLUGIN = str(Path(train.__file__).parent / "specdec_plugins")
+PLUGIN = str(ROOT / "specdec_plugins")
 LAUNCHED = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"}
 
 

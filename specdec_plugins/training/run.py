@@ -26,8 +26,6 @@ from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.training.recipe import check_heads
 
-ROOT = Path(__file__).resolve().parents[2]
-
 # glibc returns large blocks to the system after each use, and the system clears every page before
 # the next use. Keeping the memory, in huge pages, avoids this cost.
 KEEP_MEMORY = {
@@ -227,7 +225,7 @@ def train_drafter(args: DrafterOptions) -> None:
         network = initial_flags(args, initial)
     resets = [f"--reset-{what}" for what in ("optimizer", "dataloader", "lr-scheduler", "meters")]
     flags = [
-        "--user-dir", ROOT / "specdec_plugins", "--task", "translation_lev_modified",
+        "--task", "translation_lev_modified",
         "--noise", "block_mask", "--block-size", args.block_size, *network,
         "--criterion", "glat_loss", "--label-smoothing", 0.1, "--total-up", args.updates,
         "--optimizer", "adam", "--adam-betas", "(0.9, 0.999)", "--adam-eps", 1e-6,
@@ -241,7 +239,7 @@ def train_drafter(args: DrafterOptions) -> None:
 def initial_flags(args: DrafterOptions, output: Path) -> list[str]:
     """Write the initial checkpoint; returns the flags of train.py that describe its network."""
     command: list[Any] = [
-        sys.executable, ROOT / "encoder_initial.py", "--verifier", args.verifier,
+        sys.executable, "-m", "specdec_plugins.training.initial", "--verifier", args.verifier,
         "--output", output, "--data", args.data, "--seed", args.seed,
         "--print-flags",
     ]  # fmt: skip
@@ -259,7 +257,8 @@ def _train(args: TrainingOptions, flags: Sequence[Any]) -> None:
     if (args.save_dir / LAST).is_file():
         logger.info("continuing from %s", args.save_dir / LAST)
     command = [
-        *launcher, ROOT / "train.py", args.data, *flags, "--dropout", args.dropout,
+        *launcher, "-m", "specdec_plugins.training.fairseq_train", args.data, *flags,
+        "--dropout", args.dropout,
         "--lr", args.lr, "--warmup-updates", args.warmup, "--lr-scheduler", *_schedule(args),
         "--keep-last-epochs", 10, "--log-interval", 100, "--max-update", args.updates,
         *_batch(args, num_workers), "--seed", args.seed,

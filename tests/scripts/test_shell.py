@@ -9,19 +9,18 @@ import pytest
 
 import benchmarks.reproduce
 import benchmarks.run
-import encoder_initial
 from specdec_plugins.app import convert, main
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare, scoring, wmt
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.serving import cli as serving
-from specdec_plugins.training import recipe, run
+from specdec_plugins.training import initial, recipe, run
 from tests.programs import script
 from tests.refusals import told
 
 COMMANDS = [
     *(m.COMMAND for m in (checkpoints, decontaminate, distill, prepare, wmt)),
     *(run.VERIFIER, run.DRAFTER, scoring.EVALUATE, scoring.REF, recipe.COMMAND, convert.BUNDLE),
-    *(encoder_initial.COMMAND, main.INFERENCE, serving.COMMAND),
+    *(initial.COMMAND, main.INFERENCE, serving.COMMAND),
     *(benchmarks.run.COMMAND, benchmarks.reproduce.COMMAND),
 ]
 

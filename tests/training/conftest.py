@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import train
 from specdec_plugins.app import main as inference
-from specdec_plugins.training import run
+from specdec_plugins.training import fairseq_train, run
 from tests.programs import logged
 
 
@@ -25,7 +24,7 @@ def call_train(*words: object) -> int:
         # Where fairseq keeps the best value of a process, which is one training's there.
         patch.delattr(checkpoint_utils.save_checkpoint, "best", raising=False)
         patch.setattr(sys, "argv", ["train.py", *map(str, words)])
-        return train.main()
+        return fairseq_train.main()
 
 
 def run_train(*words: object) -> str:
@@ -41,7 +40,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def call(command: list[str], _: object) -> int:
-        found.append(run_train(*command[2:], "--num-workers", 0))  # behind Python and train.py
+        found.append(run_train(*command[3:], "--num-workers", 0))  # behind Python and the module
         return 0
 
     monkeypatch.setattr(run, "call", call)

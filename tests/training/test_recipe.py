@@ -26,6 +26,7 @@ from tests.programs import run as run_program
 from tests.refusals import refused, told
 
 BUNDLE = "data/models/en-de-small"
+TRAIN = "specdec_plugins.training.fairseq_train"
 FLAGS = shlex.split("--train a.tsv.xz,b.tsv --valid dev.tsv:5- --test t1.tsv t2.tsv --out work/x")
 PARSERS = {
     "prepare mix": decontaminate.COMMAND,
@@ -238,10 +239,10 @@ def test_several_workers_have_one_launcher(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     for command, _ in trained("--workers", "8"):
         assert command[1:4] == ["-m", "torch.distributed.run", "--standalone"]
-        assert command[4:7] == ["--nproc-per-node", "8", str(ROOT / "train.py")]
+        assert command[4:8] == ["--nproc-per-node", "8", "-m", TRAIN]
         assert ("--cpu" in command) == (num_gpus == 0)
     for command, _ in trained("--workers", "1"):
-        assert command[1] == str(ROOT / "train.py")
+        assert command[1:3] == ["-m", TRAIN]
         assert (("--distributed-world-size", "1") in pairwise(command)) == (num_gpus > 0)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-import train
 from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.training import fairseq_train as train
 from tests.refusals import refused
 from tests.training.conftest import SIZES, call_train
 

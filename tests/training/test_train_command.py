@@ -18,7 +18,6 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-import encoder_initial
 from specdec_plugins.app import convert
 from specdec_plugins.app import main as inference
 from specdec_plugins.corpus import distill
@@ -28,6 +27,7 @@ from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training import run as training_run
+from specdec_plugins.training.initial import COMMAND as INITIAL
 from tests.programs import talking_to
 from tests.refusals import told
 from tests.training.conftest import SIZES, call_train, run_train
@@ -58,7 +58,7 @@ def _command(data: Path, save_dir: Path, *flags: str | Path) -> list[str | Path]
 def initial(tmp_path_factory: pytest.TempPathFactory, verifier: Path, data: Path) -> Path:
     path = tmp_path_factory.mktemp("initial") / "initial.pt"
     words = ["--verifier", verifier, "--output", path, "--data", data]
-    assert encoder_initial.COMMAND.run(list(map(str, words))) == 0
+    assert INITIAL.run(list(map(str, words))) == 0
     return path
 
 
@@ -139,7 +139,7 @@ def test_dictionaries_of_another_content_are_refused(
     resume = [folder, "--arch", "transformer", *SIZES, "--task", "translation", "--cpu"]
     calls: dict[str, Callable[[], object]] = {
         "resumed": lambda: call_train(*resume, "--save-dir", verifier.parent),
-        "initial": lambda: encoder_initial.COMMAND.run(
+        "initial": lambda: INITIAL.run(
             ["--verifier", str(verifier), "--data", folder, "--output", output]
         ),
         "distilled": lambda: distill.COMMAND.run(
