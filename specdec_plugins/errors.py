@@ -160,6 +160,9 @@ def _exhausted(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}; make room, and run the same command again"
+    full = re.search(rf"os error ({errno.ENOSPC}|{errno.EDQUOT})\b", str(error))
+    if type(error).__name__ == "SafetensorError" and full:
+        return f"{os.strerror(int(full[1]))}; make room, and run the same command again"
     return None
 
 

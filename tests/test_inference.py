@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from benchmarks.engines.fairseq import FairseqSearch
 from specdec_plugins.app.main import inference as main
@@ -438,6 +439,8 @@ def test_memory_that_does_not_suffice_is_told_and_bugs_keep_their_trace(
 ) -> None:
     broken_after(monkeypatch, 0, torch.OutOfMemoryError("4 GiB"))
     assert "use a smaller --batch" in cli.refused()
+    broken_after(monkeypatch, 0, SafetensorError("I/O error: No space left (os error 28)"))
+    assert "No space left on device; make room" in cli.refused()
     broken_after(monkeypatch, 0, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         main(cli.arguments())
