@@ -197,6 +197,9 @@ def _read_source(args: SimpleNamespace) -> tuple[Model, Dictionaries, dict[str, 
     """The verifier, its dictionaries, and how a bundle's text is prepared."""
     source, text = args.source, None
     if is_bundle(source):
+        for name in ("data", *_LANGUAGES):
+            told = f"--{name.replace('_', '-')}: the bundle {source} has its own; omit it."
+            require(getattr(args, name) is None, told)
         bundle = read_bundle(source)
         dictionaries = load_dictionaries(source, *_direction(source, bundle))
         text = dict(bundle.text)
@@ -265,7 +268,7 @@ BUNDLE = _command(
         *(*Defaults.__annotations__, *RAW_TEXT, "tokenizer", "bpe_codes"),
     ),
     Option(None, "the largest batch in which drafts pay, for the schedule few_rows (default: 1)",
-           name="few_rows", type=int),
+           name="few_rows", type=int, least=0),
     Option(None,
         "of stored weights (default: float16; bundles and transformers models keep theirs); int8: "
         "large matrices in 8 bits with a factor for each row, from which every precision decodes",

@@ -23,6 +23,7 @@ def convert(output: Path, *flags: str) -> int:
     ("flags", "message"),
     [
         (["--beta", "0"], "beta must be 1 or more, not 0"),
+        (["--few-rows", "-1"], "--few-rows must be 0 or more, not -1"),
         (["--bpe-codes", "other.codes"], "other.codes: cannot be read"),
         (["--bpe-codes", __file__], "bpe.codes, by which the text was split; omit"),
         (["--path", VERIFIER], "where a block drafter is needed"),
@@ -35,6 +36,16 @@ def test_what_would_not_decode_is_no_bundle(
 ) -> None:
     assert convert(tmp_path / "bundle", *flags) == 2
     assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("flags", ["--source-lang fr", "--data data"])
+@pytest.mark.parametrize("command", ["marian", "ctranslate2"])
+def test_what_a_bundle_has_cannot_be_set(
+    command: str, flags: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(BUNDLED), *flags.split(), "--output", str(tmp_path / "out")]) == 2
+    assert f"{flags.split()[0]}: the bundle {BUNDLED} has its own" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
