@@ -20,7 +20,7 @@ from specdec_plugins.app import main as app
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.errors import INTERRUPTED, TERMINATED, UserError
 from specdec_plugins.serving import translate
-from specdec_plugins.serving.cli import main, read_key
+from specdec_plugins.serving.cli import COMMAND, main, read_key
 from specdec_plugins.serving.client import KEY_VARIABLE, Client
 from specdec_plugins.serving.model import served_settings
 from specdec_plugins.serving.settings import ServerSettings
@@ -219,7 +219,7 @@ def test_what_a_folder_lacks_is_named(
         served_settings({"data": str(tmp_path), **options})
 
 
-def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
+def test_a_folder_says_how_to_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("verifier.pt", "bpe.codes"):
         (tmp_path / name).touch()
     assert served_settings({"data": str(tmp_path)}).strategy == "AR"
@@ -227,6 +227,9 @@ def test_a_folder_says_how_to_draft(tmp_path: Path) -> None:
     settings = served_settings({"data": str(tmp_path)})
     assert (settings.strategy, settings.drafter) == ("specdec", "block")
     assert served_settings({"data": str(tmp_path), "drafter": None}).strategy == "AR"
+    with pytest.raises(SystemExit):
+        COMMAND.parse("--help")
+    assert f"server: {settings.schedule})" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
