@@ -7,7 +7,7 @@
 set -euo pipefail
 
 # The defaults are the output of scripts/prepare-wmt14-en-de.sh, and of specdec train verifier and
-# scripts/train.sh with the folders of the README (--save-dir verifier, drafter).
+# scripts/train.sh with the folders of docs/training.md (--save-dir verifier, drafter).
 folder=work/wmt14-en-de/data-bin # with dict.en.txt and dict.de.txt, or a bundle
 [[ ${1:--} == -* ]] || { folder=$1 && shift; }
 settings=(--strategy specdec --batch 1 --beta 1 --tau 0.0)
