@@ -8,11 +8,13 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <exception>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #ifdef _OPENMP
@@ -240,13 +242,40 @@ inline const Isa& best_isa() {
   return isa;
 }
 
+// Where the threads of a team wait for one another.
+class Meeting {
+ public:
+  void wait(int threads) {
+    const unsigned turn = turn_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
+      return;
+    }
+    for (int looks = 0; turn_.load(std::memory_order_acquire) == turn; ++looks)
+      if (looks > kLooks) std::this_thread::yield();
+  }
+
+ private:
+  // As a rule the others come within a microsecond; where they do not, another program has their core.
+  static constexpr int kLooks = 10000;
+  std::atomic<int> arrived_{0};
+  std::atomic<unsigned> turn_{0};
+};
+
+inline thread_local Meeting* meeting = nullptr;  // of the team that this thread is in
+
 // Calls work(thread, threads) on every thread of a team.
 template <typename Work>
 void in_team(int threads, const Work& work) {
 #ifdef _OPENMP
-  if (threads > 1) {  // barriers of a team of one take time, too
+  if (threads > 1) {
+    Meeting shared;
 #pragma omp parallel num_threads(threads)
-    work(omp_get_thread_num(), omp_get_num_threads());
+    {
+      meeting = &shared;
+      work(omp_get_thread_num(), omp_get_num_threads());
+    }
     return;
   }
 #endif
