@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.formats.bundle import Contents, write_bundle
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.output import check_output
-from specdec_plugins.formats.pretrained.weights import layer_shapes, norm_shapes
+from specdec_plugins.formats.pretrained.weights import stored_shapes
 
 ROLES = (GREEDY, BEAM)
 _ENGINES = ("ctranslate2", "ours")
@@ -57,23 +57,17 @@ def random_model(config: TransformerConfig) -> Model:
     """The same weights at every call."""
     generator = torch.Generator().manual_seed(1)
 
-    def shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
-        for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
-            if stack.final_norm:
-                yield from norm_shapes(f"{side}.layer_norm", stack).items()
-            for layer in range(stack.num_layers):
-                for name, shape in layer_shapes(stack, side == "decoder").items():
-                    yield f"{side}.layers.{layer}.{name}", shape
-
     def weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if len(shape) == 1:  # of norms, and biases
             return torch.full(shape, float(name.endswith("norm.weight")))
         return torch.randn(shape, generator=generator) * shape[1] ** -0.5
 
-    state = {name: weight(name, shape) for name, shape in shapes()}
-    words = weight("", (config.decoder.vocab_size, config.decoder.dim))
-    tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
-    state |= dict.fromkeys((f"{name}.weight" for name in tables), words)
+    shapes = stored_shapes(config)
+    words = weight("", shapes["encoder.embed_tokens.weight"])
+    state = {
+        name: words if shape == words.shape else weight(name, shape)  # one table, under each name
+        for name, shape in shapes.items()
+    }
     return Model(Path("random"), "transformer", "transformer", config, state)
 
 

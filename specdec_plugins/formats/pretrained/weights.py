@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_plugins.decoding.networks import StackConfig
+from specdec_plugins.decoding.networks import TransformerConfig
+from specdec_plugins.decoding.networks.fairseq_names import stored_state
 from specdec_plugins.decoding.networks.reading import (
     LazyState,
     Part,
@@ -21,8 +22,10 @@ from specdec_plugins.decoding.networks.reading import (
     Unread,
     now,
     same_numbers,
+    uninitialised,
 )
 from specdec_plugins.decoding.networks.trained import VERIFIER, Model
+from specdec_plugins.decoding.networks.transformer import Transformer
 from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary, ours
 from specdec_plugins.formats.output import is_file_name
@@ -73,10 +76,8 @@ def read_model(
     if shape.output_bias:
         state[f"{_OUTPUT}.bias"] = bias
     if shape.encoder.positions == "learned":
-        # fairseq's tables begin after the padding id.
-        missing = (0, 0, Dictionary.pad + 1 - config.family.position_rows, 0)
         for name in _POSITIONS:
-            state[name] = pad(now(state[name]), missing)
+            state[name] = pad(now(state[name]), (0, 0, _rows_before(config), 0))
     return Model(path, VERIFIER, config.model_type, shape, LazyState(state))
 
 
@@ -118,52 +119,26 @@ def marian_positions(num_positions: int, dim: int) -> Tensor:
 
 def expected_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of everything that a file holds, under transformers' names without the prefix."""
-    source, target = config.vocab_size, config.decoder_vocab_size
-    dim: int = config.fields["d_model"]
-    shapes: dict[str, tuple[int, ...]] = dict(
-        zip(_TABLES, ((source, dim), (target, dim), (target, dim)), strict=True)
-    )
+    target = config.decoder_vocab_size
+    shapes = stored_shapes(config.network(config.vocab_size, target))
+    shapes["lm_head.weight"] = shapes.pop(f"{_OUTPUT}.weight")
     shapes[_BIAS] = (1, target)
-    network = config.network(source, target)
-    for side, stack in (("encoder", network.encoder), ("decoder", network.decoder)):
-        norms = {f"{side}.layernorm_embedding": network.norm_embedding}
-        norms[f"{side}.layer_norm"] = stack.final_norm
-        for name in (name for name, has_it in norms.items() if has_it):
-            shapes |= norm_shapes(name, stack)
-        if stack.positions == "learned":
-            rows = stack.max_positions + config.family.position_rows
-            shapes[f"{side}.embed_positions.weight"] = (rows, dim)
-        for number in range(stack.num_layers):
-            layer = layer_shapes(stack, reads_source=side == "decoder")
-            shapes |= {f"{side}.layers.{number}.{name}": shape for name, shape in layer.items()}
-            if stack.positions == "relative" and (number == 0 or stack.bias_each_layer):
-                table = f"{side}.layers.{number}.self_attn.relative.weight"
-                shapes[table] = (stack.num_buckets, stack.num_heads)
+    for name in shapes.keys() & {*_POSITIONS}:
+        rows, dim = shapes[name]
+        shapes[name] = (rows - _rows_before(config), dim)
     return shapes
 
 
-def norm_shapes(name: str, stack: StackConfig) -> dict[str, tuple[int, ...]]:
-    kinds = ("weight", "bias") if stack.norm == "layer" else ("weight",)
-    return {f"{name}.{kind}": (stack.dim,) for kind in kinds}
+def stored_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of a network's weights, under fairseq's names."""
+    with uninitialised():  # takes no memory; numbers on the device "meta" import sympy, in a second
+        state = stored_state(Transformer(config).state_dict())
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-def layer_shapes(stack: StackConfig, reads_source: bool) -> dict[str, tuple[int, ...]]:
-    dim, shapes = stack.dim, dict[str, tuple[int, ...]]()
-    linears = {"fc1": (stack.ffn_dim, dim), "fc2": (dim, stack.ffn_dim)}
-    if stack.gated:
-        linears["gate"] = linears["fc1"]
-    norms, heads = ["self_attn_layer_norm", "final_layer_norm"], stack.num_heads * stack.head_dim
-    for block in ("self_attn", "encoder_attn") if reads_source else ("self_attn",):
-        linears |= {f"{block}.{part}_proj": (heads, dim) for part in "qkv"}
-        linears[f"{block}.out_proj"] = (dim, heads)
-    norms += ["encoder_attn_layer_norm"] if reads_source else []
-    for name, shape in linears.items():
-        shapes[f"{name}.weight"] = shape
-        if stack.biases:
-            shapes[f"{name}.bias"] = shape[:1]
-    for name in norms:
-        shapes |= norm_shapes(name, stack)
-    return shapes
+def _rows_before(config: PretrainedConfig) -> int:
+    """Rows of our tables of positions that the file's lack: ours begin after the padding id."""
+    return Dictionary.pad + 1 - config.family.position_rows
 
 
 def _check(path: Path, state: Parts, expected: dict[str, tuple[int, ...]]) -> None:
