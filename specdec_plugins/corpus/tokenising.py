@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
@@ -139,10 +139,7 @@ def learn_codes(paths: Sequence[Path], output: Path, num_merges: int) -> None:
     """Learn joint BPE of tokenised files (Sennrich et al. 2016) and write the codes."""
     from subword_nmt import learn_bpe
 
-    counts: Counter[str] = Counter()
-    for path in paths:
-        for line in tqdm(_lines(path), f"counting words of {path.name}", unit=" lines"):
-            counts.update(line.split())
+    counts = _counts(paths)
     if all(len(word) == 1 for word in counts):  # subword-nmt would fail
         raise UserError("the training text has no words to learn BPE from; add text, or --codes")
     words = [f"{word} {count}" for word, count in counts.items()]
@@ -182,11 +179,7 @@ def _is_foreign(token: str) -> bool:
 
 def write_dictionary(paths: Iterable[Path], output: Path) -> None:
     """A joint dictionary, as fairseq-preprocess makes it: the number of types divides by eight."""
-    counts = Counter[str]()
-    for path in paths:
-        for line in _lines(path):
-            counts.update(line.split())
-    special = Dictionary().symbols
+    counts, special = _counts(paths), Dictionary().symbols
     types = [(token, number) for token, number in counts.items() if token not in special]
     types.sort(key=lambda item: (-item[1], item[0]))
     types += [(f"madeupword{i:04d}", 0) for i in range(-(len(special) + len(types)) % 8)]
@@ -223,6 +216,12 @@ def binarise(
             sizes = Sentences(stem).sizes
             told = f"{path.name}: {len(sizes)} lines, {sizes.sum()} tokens"
             say_unknown(told, 100 * num_unknown / max(1, sizes.sum()), language, force)
+
+
+def _counts(paths: Iterable[Path]) -> Counter[str]:
+    """How often each word, or token, is in some files."""
+    lines = (tqdm(_lines(path), f"counting words of {path.name}", unit=" lines") for path in paths)
+    return Counter(word for line in chain.from_iterable(lines) for word in line.split())
 
 
 def _lines(path: Path) -> Iterator[str]:
