@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import BY_TIMEOUT, option
@@ -64,12 +63,12 @@ class Preset:
     retrain_smoothing: float = 0.1  # label smoothing there
     verifier_end_lr: float = 0.0  # both trainings fall to it linearly; 0: inverse square root
     drafter_hours: float = 0.0  # of specdec drafter in place of updates; 0: as published
-    mix: tuple[str, ...] = ()  # more flags of specdec prepare mix
-    split_off: tuple[str, ...] = ()  # its --split-off: NAME=TEST,DEV
+    mix: Sequence[str] = ()  # more flags of specdec prepare mix
+    split_off: Sequence[str] = ()  # its --split-off: NAME=TEST,DEV
     masked: float = 0.0  # share of pairs that get symbols of specdec prepare masks; 0: no masks
-    vocabulary: tuple[str, ...] = ()  # more flags of specdec prepare
-    distillation: tuple[str, ...] = ()  # more flags of specdec distill
-    bundle: tuple[str, ...] = ()  # more flags of specdec convert bundle
+    vocabulary: Sequence[str] = ()  # more flags of specdec prepare
+    distillation: Sequence[str] = ()  # more flags of specdec distill
+    bundle: Sequence[str] = ()  # more flags of specdec convert bundle
 
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
@@ -96,14 +95,8 @@ def check_heads(width: int, heads: int) -> None:
     )
 
 
-def _preset(values: dict[str, Any]) -> Preset:
-    """The preset of a table; lists become tuples."""
-    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return Preset(**{**values, **lists})
-
-
 _TABLES = tomllib.loads(Path(__file__).with_name("presets.toml").read_text(encoding="utf-8"))
-PRESETS = {name: _preset(values) for name, values in _TABLES.items()}
+PRESETS = {name: Preset(**values) for name, values in _TABLES.items()}
 MAY_BE_ZERO = (
     "dropout", "retrain_updates", "retrain_smoothing", "verifier_end_lr", "drafter_hours",
     "masked",
@@ -123,7 +116,7 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
         raise UserError(f"There is no preset {name!r}; choose one of: {', '.join(PRESETS)}.")
     preset = PRESETS[name]
     kinds = {field.name: type(getattr(preset, field.name)) for field in fields(Preset)}
-    kinds = {name: kind for name, kind in kinds.items() if kind is not tuple}
+    kinds = {name: kind for name, kind in kinds.items() if kind in (int, float)}
     values = {}
     for change in changes:
         key, _, text = change.partition("=")
