@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 from specdec_plugins.app.codec import Codec, composed
@@ -17,8 +18,8 @@ _PIECES = re.compile(rf"[{_NO_SPACES}]|(?:(?![{_NO_SPACES}])\w)+|[^\w\s]")
 
 
 class _Term(NamedTuple):
-    pieces: list[str]  # of the source, as they are written
-    is_exact: bool  # it has capitals, so it must be written as here
+    number: int  # of two that fit, the first counts
+    pieces: tuple[str, ...]  # of the source; with capitals, it must be written as here
     target: str
     where: str
 
@@ -49,21 +50,16 @@ class Glossary:
         Raises UserError if one is empty, is there twice with different translations, or has a
         translation that the model cannot write.
         """
-        self._terms = dict[str, list[_Term]]()  # by their first pieces, in small letters
-        known = dict[str, _Term]()
-        for source, target, where in terms:
-            term = _read(source, target, where)
-            name = " ".join(term.pieces)
-            other = known.setdefault(name, term)
-            told = f"{where}: {source!r} is {other.target!r} in {other.where}; remove one of them."
-            require(other.target == target, told)
-            with located(f"{where}: translation {target!r}"):
-                ids = codec.target_ids(target)
+        self._terms = distinct(terms)
+        for term in self._terms.values():
+            with located(f"{term.where}: translation {term.target!r}"):
+                ids = codec.target_ids(term.target)
                 require(codec.unk not in ids, "has what the model cannot write; remove the line.")
-            if other is term:
-                self._terms.setdefault(term.pieces[0].lower(), []).append(term)
-        for some in self._terms.values():
-            some.sort(key=lambda term: len(term.pieces), reverse=True)
+        # Of terms that begin with a piece, in small letters: the numbers of their pieces.
+        lengths = dict[str, set[int]]()
+        for pieces in self._terms:
+            lengths.setdefault(pieces[0].lower(), set()).add(len(pieces))
+        self._lengths = {piece: sorted(some, reverse=True) for piece, some in lengths.items()}
 
     @classmethod
     def of(cls, terms: Mapping[str, str] | str | os.PathLike[str], codec: Codec) -> Self:
@@ -86,16 +82,32 @@ class Glossary:
         return found
 
     def _at(self, pieces: Sequence[str], at: int) -> _Term | None:
-        for term in self._terms.get(pieces[at].lower(), ()):
-            there = pieces[at : at + len(term.pieces)]
-            if (there if term.is_exact else [piece.lower() for piece in there]) == term.pieces:
-                return term
+        for length in self._lengths.get(pieces[at].lower(), ()):
+            there = tuple(pieces[at : at + length])
+            small = tuple(map(str.lower, there))
+            terms = [self._terms[one] for one in (there, small) if one in self._terms]
+            if terms:
+                return min(terms, key=attrgetter("number"))
         return None
 
 
-def _read(source: str, target: str, where: str) -> _Term:
+def distinct(terms: Iterable[tuple[str, str, str]]) -> dict[tuple[str, ...], _Term]:
+    """Terms by their pieces; the argument is that of `Glossary`.
+
+    Raises UserError if one is empty, or is there twice with different translations.
+    """
+    known = dict[tuple[str, ...], _Term]()
+    for source, target, where in terms:
+        term = _read(len(known), source, target, where)
+        other = known.setdefault(term.pieces, term)
+        told = f"{where}: {source!r} is {other.target!r} in {other.where}; remove one of them."
+        require(other.target == target, told)
+    return known
+
+
+def _read(number: int, source: str, target: str, where: str) -> _Term:
     pieces = _PIECES.findall(composed(source))
     if not pieces or not target.strip():
         side = "translation" if pieces else "source term"
         raise UserError(f"{where}: the {side} is empty; write it, or remove the line.")
-    return _Term(pieces, any(piece != piece.lower() for piece in pieces), target, where)
+    return _Term(number, tuple(pieces), target, where)

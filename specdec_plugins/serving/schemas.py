@@ -32,7 +32,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Beam = Annotated[int, Field(ge=1, le=16)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
-Terms = Annotated[dict[str, str], Field(max_length=10_000)]
+Term = Annotated[str, Field(max_length=200)]  # a longer one takes long to look for
+Terms = Annotated[dict[Term, str], Field(max_length=10_000)]
 
 _NEUTRAL: tuple[Any, ...] = (None, False, [], {}, "", 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ TERMS = {"file": "a", "file name": "b", "name of": "c", "US": "d", "C#": "e", "æ
 )
 def test_the_terms_of_a_text(text: str, targets: str) -> None:
     assert Glossary.of(TERMS, CODEC).targets(text) == targets.split()
+
+
+def test_of_two_terms_that_fit_the_first_counts() -> None:
+    terms = {"us": "a", "US": "b"}
+    assert Glossary.of(terms, CODEC).targets("US us") == ["a", "a"]
+    assert Glossary.of(dict(reversed(terms.items())), CODEC).targets("US us") == ["b", "a"]
+
+
+def test_terms_that_begin_alike_are_not_tried_one_by_one() -> None:
+    glossary = Glossary.of({f"a b{number}": "c" for number in range(5000)}, CODEC)
+    began = time.process_time()
+    assert glossary.targets("a b4999 " * 5000) == ["c"] * 5000
+    assert time.process_time() - began < 3.0  # 10 s if they are
 
 
 @pytest.mark.parametrize(

@@ -475,6 +475,7 @@ def test_an_oversize_body_is_answered_although_the_client_still_writes(server: R
         (422, {"q": [1]}),
         (422, {"q": None}),
         (422, {"hint": "t1"}),
+        (422, {"glossary": {"w1 " * 70: "w2"}}),
     ],
 )
 def test_bad_translations(server: Running, status: int, changes: dict[str, Any]) -> None:
