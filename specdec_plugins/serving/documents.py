@@ -9,6 +9,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -27,6 +28,7 @@ _BUSY, _BAD, _GONE = 429, 400, 404
 _PAUSE = 1.0  # seconds until a part of a file is sent again while the server is busy
 _KEPT = 600.0  # seconds that a translated file can be fetched
 _TOKEN = 32  # letters of a name that nobody guesses
+_LONGEST = 200  # bytes of a file's own name behind it; file systems take 255
 
 
 @dataclass(frozen=True)
@@ -138,9 +140,11 @@ def keep(name: str, data: bytes) -> str:
     """Keep a file for a while; returns the name that it is fetched by."""
     folder, now = _folder(), time.time()
     for path in folder.iterdir():
-        if now - path.stat().st_mtime > _KEPT:
-            path.unlink(missing_ok=True)
-    kept = secrets.token_hex(_TOKEN // 2) + "." + PurePath(name.replace("\\", "/")).name[-100:]
+        with suppress(FileNotFoundError):  # another request removes it, too
+            if now - path.stat().st_mtime > _KEPT:
+                path.unlink()
+    own = PurePath(name.replace("\\", "/").replace("\0", "")).name.encode()
+    kept = f"{secrets.token_hex(_TOKEN // 2)}.{own[-_LONGEST:].decode(errors='ignore')}"
     (folder / kept).write_bytes(data)
     return kept
 
@@ -149,7 +153,8 @@ def kept_file(name: str) -> tuple[str, Path]:
     """The file's own name, and where it is. Raises ServiceError if there is none of that name."""
     token, _, own = name.partition(".")
     path = _folder() / PurePath(name).name
-    if len(token) != _TOKEN or path.name != name or not path.is_file():
+    # Unlike `Path.is_file`, which raises an error for a name that is too long.
+    if len(token) != _TOKEN or path.name != name or not os.path.isfile(path):
         raise ServiceError(
             _GONE, "There is no such file, or it was fetched too late; send it again."
         )

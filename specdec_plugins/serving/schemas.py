@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -380,12 +381,11 @@ async def read(request: Request, model: type[M]) -> M:
     curl sends every body as a form unless told otherwise, so a form that begins like JSON is read
     as JSON. Raises ServiceError.
     """
-    body, kind = await request.body(), content_type(request.headers)
+    kind = content_type(request.headers)
     try:
         if kind == PARTS:
-            return model.model_validate(
-                _fields((await request.form(max_files=1, max_fields=1000)).multi_items())
-            )
+            return model.model_validate(_fields(await _parts(request)))
+        body = await request.body()
         if kind == FORM and body.lstrip()[:1] != b"{":
             return model.model_validate(_form(body))
         return model.model_validate_json(body)
@@ -409,13 +409,37 @@ def schema_of(model: type[BaseModel], kind: str = "application/json") -> dict[st
 
 
 def _form(body: bytes) -> dict[str, Any]:
-    try:
+    with _readable():
         fields = urllib.parse.parse_qsl(
             body.decode(), keep_blank_values=True, errors="strict", max_num_fields=1000
         )
+    return _fields(fields)
+
+
+async def _parts(request: Request) -> list[tuple[str, Any]]:
+    """The fields of a form of parts, in UTF-8."""
+    # Starlette reads what it cannot decode as Latin-1 and says nothing. So it reads all as that.
+    kind = f"{request.headers['content-type']}; charset=latin-1".encode("latin-1")
+    scope = {**request.scope, "headers": [(b"content-type", kind)]}
+    form = await Request(scope, request.receive).form(max_files=1, max_fields=1000)
+    with _readable():
+        return [(_utf8(name), _utf8(value)) for name, value in form.multi_items()]
+
+
+def _utf8(field: str | UploadFile) -> Any:
+    if isinstance(field, str):
+        return field.encode("latin-1").decode()
+    field.filename = (field.filename or "").encode("latin-1").decode(errors="replace")
+    return field
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises ServiceError in place of ValueError."""
+    try:
+        yield
     except ValueError as error:
         raise ServiceError(400, f"The form cannot be read ({error}).") from error
-    return _fields(fields)
 
 
 def _fields(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

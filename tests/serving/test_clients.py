@@ -94,6 +94,15 @@ def send(server: Running, name: str, data: bytes, **fields: str) -> Any:
     return server.client.post("/translate_file", data={**LANGUAGES, **fields}, files=files)
 
 
+def send_parts(server: Running, path: str, fields: dict[str, str], charset: str = "utf-8") -> Any:
+    """As httpx never does: with what is no UTF-8 (`surrogateescape`), or any name of a file."""
+    part = '--x\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+    body = "".join(part.format(*field) for field in fields.items()) + "--x--\r\n"
+    headers = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+    data = body.encode(errors="surrogateescape")
+    return server.client.post(path, content=data, headers=headers)
+
+
 def test_a_file_is_translated_and_fetched(server: Running) -> None:
     answer = send(server, "page.html", PAGE.encode())
     assert answer.status_code == 200, answer.text
@@ -110,8 +119,18 @@ def test_the_name_of_a_file_leads_nowhere_else(server: Running) -> None:
     answer = send(server, "../../etc/näme w1.txt", b"w4 w1\n")
     file = server.client.get(answer.json()["translatedFileUrl"])
     assert file.text == expected("w4 w1") + "\n"
-    for name in ("..%2f..%2fetc%2fpasswd", "0" * 32 + ".txt", "passwd"):
+    for name in ("..%2f..%2fetc%2fpasswd", "0" * 32 + ".txt", "passwd", "0" * 32 + "." + "0" * 300):
         check_error(server.client.get(f"/download_file/{name}"), 404)
+
+
+@pytest.mark.parametrize("name", ["数据" * 100 + ".txt", "ü" * 300 + ".txt", "a\0b.txt"])
+def test_a_name_that_no_file_can_have_is_shortened(server: Running, name: str) -> None:
+    fields = {**LANGUAGES, f'file"; filename="{name}': "w4 w1\n"}
+    answer = send_parts(server, "/translate_file", fields)
+    assert answer.status_code == 200, answer.text
+    file = server.client.get(answer.json()["translatedFileUrl"])
+    assert file.text == expected("w4 w1") + "\n"
+    assert file.headers["content-disposition"].endswith((".txt", '.txt"'))
 
 
 @pytest.mark.parametrize(
@@ -166,6 +185,11 @@ def test_bodies_of_several_parts(server: Running) -> None:
     assert answer.json()["translatedText"] == expected("w4 w1")
     headers = {"content-type": "multipart/form-data; boundary=x"}
     check_error(server.client.post("/translate", content=b"--y", headers=headers), 400)
+    for charset in ("utf-16", "punycode", "undefined"):  # it is UTF-8, whatever it says
+        answer = send_parts(server, "/translate", {**LANGUAGES, "q": "w4 w1"}, charset)
+        assert answer.json()["translatedText"] == expected("w4 w1")
+    answer = send_parts(server, "/translate", {**LANGUAGES, "q": "\udcfcber"})
+    assert "form cannot be read" in check_error(answer, 400)
     headers = {"content-type": "multipart/mixed; boundary=x"}
     assert "multipart/mixed" in check_error(
         server.client.post("/translate", content=b"--x", headers=headers), 415
