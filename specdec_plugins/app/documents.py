@@ -103,7 +103,8 @@ class DocumentRun:
             is_begun = os.path.exists(lines)
             error.args = (f"interrupted; {told if is_begun else 'nothing is translated yet.'}",)
             raise
-        said = dict(zip(texts, _read(lines) if texts else [], strict=True))
+        done = Path(lines).read_text(encoding="utf-8").split("\n")[:-1] if texts else []
+        said = dict(zip(texts, done, strict=True))
         whole = {text: "".join(said.get(line, line) for line in some)
                  for text, some in parts.items() if all(said.get(s, s) for s in some)}  # fmt: skip
         self._write(job, whole, output)
@@ -134,7 +135,3 @@ class DocumentRun:
 
     def _say(self, message: str) -> None:
         sys.stderr.write(f"{self.name}: {message}\n")
-
-
-def _read(lines: str) -> list[str]:
-    return Path(lines).read_text(encoding="utf-8").removesuffix("\n").split("\n")

@@ -294,7 +294,8 @@ class BlockDrafter(TransformerModel):
         states both times, so it runs once. The decoder's last layer computes only the columns of
         blocks.
         """
-        source = self._read_source(src_tokens, src_lengths)
+        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        source = (encoder_out, *self._copy_source(src_tokens, encoder_out))
         layout = Layout.find(scored_mask)
         num_masked = scored_mask.sum()
         num_right = None
@@ -311,17 +312,10 @@ class BlockDrafter(TransformerModel):
         places = (column - layout.first)[scored_mask]
         return BlockOutput(logits, target_tokens[scored_mask], num_masked, num_right, places)
 
-    def _read_source(
-        self, src_tokens: Tensor, src_lengths: Tensor
-    ) -> tuple[EncoderOut, Tensor | None, Tensor | None]:
-        """The encoder's output, and values and keys of the copy attention."""
-        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
-        return (encoder_out, *self._copy_source(src_tokens, encoder_out))
-
     def _logits(
         self, input_tokens: Tensor, scored_mask: Tensor, source: tuple[Any, ...], layout: Layout
     ) -> Tensor:  # [N, V]
-        """Logits of the scored positions."""
+        """Logits of the scored positions. source: the encoder's output, and `_copy_source`."""
         states = self.decoder(input_tokens, *source, layout.columns)  # [B, n, D]
         # Columns of a row with few scored positions may lie past the last one.
         scored_at = pad(scored_mask, (0, states.size(1))).gather(1, layout.columns)
