@@ -403,6 +403,9 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     with_scores: give translations log-probabilities, which costs a little time.
     """
     codec, decoder, limits = load_parts(settings)
+    least, most = settings.minimum, settings.max_len(limits.source, limits.target)
+    told = f"--min-len {least} leaves no room for an end: a translation has at most {most} tokens; "
+    require(least < most, f"{told}ask for fewer, or raise --max-len-b.")
     glossary = None if settings.glossary is None else Glossary.of(settings.glossary, codec)
     return SpeculativeTranslator(settings, codec, decoder, limits, glossary, with_scores)
 
