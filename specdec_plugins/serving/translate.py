@@ -20,7 +20,7 @@ import torch
 
 from specdec_plugins.app.documents import DocumentOptions, DocumentRun, parted
 from specdec_plugins.app.files import FileOptions, Sentences, in_buffers
-from specdec_plugins.app.glossary import read_terms
+from specdec_plugins.app.glossary import distinct, read_terms
 from specdec_plugins.app.main import (
     FLAGS,
     Here,
@@ -253,7 +253,9 @@ class Server:
         self._copies = given.get("on_unreadable", "copy") == "copy"
         self._asked = {_ASKED[name]: given[name] for name in given if name in _ASKED}
         if "glossary" in given:
-            self._asked["glossary"] = {s: t for s, t, _ in read_terms(given["glossary"])}
+            terms = read_terms(given["glossary"])
+            distinct(terms)  # a request keeps the last of several
+            self._asked["glossary"] = {s: t for s, t, _ in terms}
         self.reads = [given["glossary"]] if "glossary" in given else []
         self._asked = {"split_sentences": True, **self._asked}
         self.target_lang: str | None = self._asked.get("target_lang")

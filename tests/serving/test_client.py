@@ -356,6 +356,18 @@ def test_lines_that_are_cut_or_copied_are_named(
         assert f"{source}, line 2: no letter is known.\n" in capsys.readouterr().err
 
 
+def test_a_glossary_that_contradicts_itself_is_refused_as_here(
+    translate: Translate, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("w1\tw2\nw1\tw3\n")
+    flags = ["--server", client.url, "--glossary", str(terms)]
+    assert translate(b"w1\n", *flags) == (2, "old\n")
+    assert f"line 2: 'w1' is 'w2' in {terms}, line 1; remove one of them." in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
