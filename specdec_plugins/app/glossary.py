@@ -106,6 +106,8 @@ def distinct(terms: Iterable[tuple[str, str, str]]) -> dict[tuple[str, ...], _Te
 
 
 def _read(number: int, source: str, target: str, where: str) -> _Term:
+    is_text = isinstance(source, str) and isinstance(target, str)
+    require(is_text, f"{where}: a term and its translation must be strings, not {target!r}.")
     pieces = _PIECES.findall(composed(source))
     if not pieces or not target.strip():
         side = "translation" if pieces else "source term"

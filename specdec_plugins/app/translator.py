@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from threading import Lock
@@ -87,7 +87,7 @@ class SpeculativeTranslator:
         missing or a setting is invalid. Examples: `from_pretrained(batch=8)`,
         `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
         """
-        given = arguments(Settings, {"data": data, **BY_SENTENCE, **settings})
+        given = {**BY_SENTENCE, **arguments(Settings, {"data": data, **settings})}
         with renaming(_PARAMETERS):
             return load_translator(make_settings(given), with_scores=scores)
 
@@ -183,7 +183,8 @@ class SpeculativeTranslator:
         given = [*sources]
         for number, tokens in enumerate(given, 1):
             told = f"sentence {number}: must be a list of tokens, not {tokens!r}."
-            require(not isinstance(tokens, str), told)
+            require(not isinstance(tokens, str) and isinstance(tokens, Collection), told)
+            require(all(isinstance(one, str) for one in tokens), told)
         numbered = number_sentences(" ".join(tokens) for tokens in given)
         with renaming(_PARAMETERS):
             return self.translate_sentences(

@@ -257,9 +257,11 @@ def given_to(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
 def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Values for fields of the record, as a caller in Python gives them: objects also as JSON.
 
-    Raises UserError for a name that no field has, and for text that is no JSON object.
+    None where a field must have a value means not given. Raises UserError for a name that no field
+    has, and for text that is no JSON object.
     """
-    kinds, found = get_type_hints(record), dict(given)
+    hints, found = get_type_hints(record), dict(given)
+    kinds = {one.name: hints[one.name] for one in fields(record)}
     for name, value in given.items():
         if (flag := "--" + name.replace("_", "-")) in removed_from(record):
             raise UserError(f"{name} was removed: {removed_from(record)[flag]}.")
@@ -267,6 +269,8 @@ def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
             near = get_close_matches(name, kinds, 1)
             advice = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(kinds)}."
             raise UserError(f"There is no setting {name!r}; {advice}")
+        if value is None and misfit(kinds[name], value) is not None:
+            del found[name]
         if isinstance(value, str) and misfit(kinds[name], {}) is None:
             try:
                 found[name] = json_object(value)

@@ -183,6 +183,7 @@ def test_another_model_in_the_same_place_is_another_origin(
         ({"lowercase": 1}, "^lowercase must be true or false, not 1"),
         ({"bigrams": "b"}, "^bigrams was removed: .* omit it"),
         ({"bech": 2}, "^There is no setting 'bech'; did you mean 'batch'?"),
+        ({"quite_another": 2}, "^There is no setting 'quite_another'; choose one of: data, "),
         ({"drafter_options": '{"x": 1}'}, "There is no option 'x' of drafter 'block'"),
         ({"drafter_options": "[1]"}, r"^drafter_options: expected a JSON object .* '\[1\]'"),
         ({"beta": 3, "rule": "exact"}, "^rule exact takes no tolerance; omit beta 3, or"),
@@ -195,6 +196,12 @@ def test_arguments_are_checked_as_flags_are_and_called_by_their_names(
     given: dict[str, Any], message: str
 ) -> None:
     refused(message, SpeculativeTranslator.from_pretrained, **given)
+
+
+def test_an_argument_that_is_none_is_as_if_it_was_not_given(bundle: Path) -> None:
+    plain = SpeculativeTranslator.from_pretrained(str(bundle))
+    nothing = {"batch": None, "dtype": None, "split": None, "beta": None, "drafter": None}
+    assert SpeculativeTranslator.from_pretrained(str(bundle), **nothing).settings == plain.settings
 
 
 def test_arguments_may_be_paths_json_and_numbers_of_numpy(bundle: Path) -> None:

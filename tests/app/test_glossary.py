@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,3 +61,8 @@ def test_glossaries_that_cannot_be(lines: str, message: str, tmp_path: Path) -> 
     path = tmp_path / "terms.tsv"
     path.write_text(lines, encoding="utf-8")
     refused(message, Glossary.of, path, CODEC)
+
+
+@pytest.mark.parametrize("terms", [{"a": 3}, {3: "a"}, {"a": None}])
+def test_terms_must_be_strings(terms: Any) -> None:
+    refused("glossary, .*: a term and its translation must be strings", Glossary.of, terms, CODEC)

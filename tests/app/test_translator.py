@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,7 +164,9 @@ def test_what_is_no_text_is_refused(lines: Any, message: str) -> None:
     refused(message, it.translate, lines)
     if isinstance(lines, list):
         refused(message.replace("sentence 2", "sentence 1"), lambda: [*it.stream(lines[-1])])
-    refused("sentence 1: must be a list of tokens, not 'abc'", it.translate_tokens, ["abc"])
+    for tokens in ("abc", b"abc", None, [1]):
+        told = f"sentence 1: must be a list of tokens, not {tokens!r}"
+        refused(re.escape(told), it.translate_tokens, [tokens])
     assert it.stats.rounds == 0
 
 
