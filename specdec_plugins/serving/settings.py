@@ -58,7 +58,7 @@ class ServerSettings:
     drain_timeout: float = _limit(5.0, "to go on serving after SIGTERM, while /health tells others "
         "to send no more", "SECONDS", least=0)
     shutdown_timeout: float = _limit(60.0, "to finish accepted work after a signal to stop",
-        "SECONDS", above=0)
+        "SECONDS", above=0, most=86_400)
     allow_origins: str | None = option(None, "pages elsewhere that may use the server, such as "
         "https://example.com, separated by commas; * = any (default: none, but any page may send "
         "JSON)", "ORIGINS", group="limits")
@@ -84,7 +84,7 @@ class ProcessOptions:
     api_key_file: str | None = _process(None, "file whose first line is the key that requests must "
         "send", "FILE")
     threads: int | None = _process(None, "torch's threads on a CPU (default: its own choice)",
-        least=1)
+        least=1, most=1024)
     part_times: bool | None = _process(None, "measure drafter and verifier time for the metrics "
         "(default: on a CPU, where it costs nothing); on a GPU every part then waits for the device"
         "")

@@ -245,6 +245,8 @@ def test_a_folder_says_how_to_draft(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--max-rows", "0"], "--batch must be 1 or more"),
         (["--beta", "0"], "--beta"),
         (["--threads", "0"], "--threads"),
+        (["--threads", "99999"], "--threads must be .*at most 1024, not 99999"),
+        (["--shutdown-timeout", "inf"], "--shutdown-timeout must be .*at most 86400, not inf"),
         (["--api-key-file", "/nowhere"], "/nowhere: the API key cannot be read"),
         (["--port", "99999"], "--port must be .*at most 65535"),
         (["--host", "192.0.2.1"], "--host 192.0.2.1 .*name an address of this machine"),
