@@ -341,7 +341,10 @@ class RequestLog:
         if isinstance(error, (ServiceError, HTTPException)):  # of `Gate`, and what it calls
             return error
         if isinstance(error, asyncio.CancelledError):
-            return ServiceError(*STOPPED) if self._service.is_stopping else None
+            if not self._service.is_stopping:
+                return None
+            self._service.has_lost_work = True
+            return ServiceError(*STOPPED)
         log.error("request_id=%s failed", current_id.get(), exc_info=error)  # unexpected
         message = "The server failed; its log has the reason under this request's id."
         return ServiceError(500, message)

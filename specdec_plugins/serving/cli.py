@@ -95,7 +95,8 @@ def serve(model: ServedModel, settings: ServerSettings, host: str, port: int) ->
         log.error("ending, although some work has not ended")
         logging.shutdown()
         os._exit(1)  # else the interpreter would wait for its threads
-    return 0 if server.started and not service.worker.has_died else 1
+    has_failed = service.worker.has_died or service.has_lost_work
+    return 0 if server.started and not has_failed else 1
 
 
 def _announce(model: ServedModel, host: str, port: int) -> None:

@@ -56,6 +56,7 @@ class Service:
         self._text_began: float | None = None  # when it began what it does, on the clock of `time`
         self.is_stopping = False  # still serves, but will not for long
         self.has_ended = False  # no thread is left at work
+        self.has_lost_work = False  # which was accepted, as the time to finish it was too short
 
     @property
     def status(self) -> str:

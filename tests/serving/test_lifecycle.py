@@ -37,7 +37,7 @@ from tests.serving.toys import (
 )
 
 FOREVER = "w0 w1"  # decodes until its limit
-LONG = "w1" + " " * 600  # goes to the thread for texts
+LONG = "w0" + " " * 600  # goes to the thread for texts, and takes many rounds
 
 
 def send(server: Running, path: str, inputs: str, request_id: str = "x") -> socket.socket:
@@ -391,17 +391,19 @@ def test_a_text_that_does_not_end_is_told_by_health(
 
 
 WORK = """
-import sys, threading
+import sys, threading, time
 from specdec_plugins.serving import cli, service
 from specdec_plugins.serving.settings import ServerSettings
 from tests.serving.toys import toy_model
 model = toy_model()
 if sys.argv[2] == "decoding":
     model.decoder.verifier.gate.clear()
+elif sys.argv[2] == "slowly":
+    model.decoder.verifier.gate.wait = lambda *_: time.sleep(0.6) or True
 else:
     service.make_plan = lambda *_: threading.Event().wait()
     service._STUCK_AFTER = 0.1
-settings = ServerSettings(shutdown_timeout=0.1)
+settings = ServerSettings(shutdown_timeout=1.0 if sys.argv[2] == "slowly" else 0.1)
 cli.logging.basicConfig(level="INFO")
 sys.exit(cli.serve(model, settings, "127.0.0.1", int(sys.argv[1])))
 """
@@ -411,6 +413,7 @@ sys.exit(cli.serve(model, settings, "127.0.0.1", int(sys.argv[1])))
     ("work", "signals", "status", "said"),
     [
         ("decoding", 2, 130, "specdec serve: interrupted twice; accepted work is lost."),
+        ("slowly", 1, 1, "INFO:uvicorn.error:Finished server process [{pid}]"),
         ("text", 1, 1, "ERROR:specdec.serving:ending, although some work has not ended"),
     ],
 )
@@ -432,7 +435,7 @@ def test_nothing_keeps_a_server_from_ending(
             log = process.communicate(timeout=PATIENCE)[1].decode()
             if signals == 1:
                 assert answer(client)[1]["error_type"] == "stopping"
-    assert (process.returncode, log.splitlines()[-1]) == (status, said)
+    assert (process.returncode, log.splitlines()[-1]) == (status, said.format(pid=process.pid))
     assert "Traceback" not in log
 
 
