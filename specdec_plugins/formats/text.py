@@ -29,6 +29,7 @@ PROTECTED = tuple(map(chr, range(0xE000, 0xE010)))
 _LINE_BREAKERS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: bytes that were not UTF-8
 _SPACES = re.compile(r"\s+")
+_APART = re.compile(r"(?<=\d): (?=\d)")  # as Moses puts times and ratios together: "17: 45"
 
 # Words whose subwords are remembered. Longer ones are rare, and could fill the memory.
 _NUM_REMEMBERED, _LONGEST_REMEMBERED = 50_000, 100
@@ -233,7 +234,8 @@ class TextPipeline:
         words = self.join(tokens)
         if self._detokenizer is None:
             return words
-        return str(self._detokenizer.detokenize(words.split(), return_str=True))
+        line = str(self._detokenizer.detokenize(words.split(), return_str=True))
+        return _APART.sub(":", line)
 
     def tokenize(self, line: str, side: Literal["source", "target"]) -> str:
         """Space-separated words of one raw line, before BPE."""

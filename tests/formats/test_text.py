@@ -135,6 +135,12 @@ def test_a_line_comes_back(codes: Path) -> None:
         assert pipeline.encode(pipeline.decode(tokens)) == tokens
 
 
+def test_times_and_ratios_come_back(codes: Path) -> None:
+    pipeline = TextPipeline("en", "de", codes=codes)
+    for line in ("Um 17:45 Uhr stand es 3:2.", "Von 8:00 bis 12:30:15 Uhr.", "Es gilt: 3 ist mehr."):
+        assert pipeline.decode(pipeline.encode_target(line)) == line
+
+
 def test_lowercase_and_dash_splits_are_only_by_request() -> None:
     assert words("de", "de").encode("Ärger") == "Ärger"
     assert words("de", "de", lowercase=True).encode("Ärger") == "ärger"
