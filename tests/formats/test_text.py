@@ -137,7 +137,7 @@ def test_a_line_comes_back(codes: Path) -> None:
 
 def test_times_and_ratios_come_back(codes: Path) -> None:
     pipeline = TextPipeline("en", "de", codes=codes)
-    for line in ("Um 17:45 Uhr stand es 3:2.", "Von 8:00 bis 12:30:15 Uhr.", "Es gilt: 3 ist mehr."):
+    for line in ("Um 17:45 Uhr stand es 3:2.", "Von 8:00 bis 12:30:15 Uhr.", "Es gilt: 3."):
         assert pipeline.decode(pipeline.encode_target(line)) == line
 
 
