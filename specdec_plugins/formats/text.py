@@ -41,6 +41,9 @@ _DOTS_AND_QUOTE, _RUN_OF_DOTS = r'(\.+)"(\s*[^<])', r'(\.+)(?:"(\s*[^<]))?'
 # BPE codes contain digits too, but on few lines.
 _MOSTLY = 0.9
 
+# Soft hyphens and the like: where a line may be broken, or a file begins.
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
+
 # Romanian is written with a comma below; much text holds the look-alike cedilla letters of older
 # character sets, which would double the vocabulary.
 _CEDILLA_TO_COMMA = str.maketrans("ŞşŢţ", "ȘșȚț")
@@ -256,7 +259,7 @@ class TextPipeline:
 
     def _normalize(self, line: str, language: str) -> str:
         # Vocabularies hold composed letters; macOS, for one, writes a letter and its accent apart.
-        line = _composed(line)
+        line = _composed(line.translate(_INVISIBLE))
         if "ro" in self._languages.values():
             line = line.translate(_CEDILLA_TO_COMMA)
         if self._strip_diacritics and language == "ro":

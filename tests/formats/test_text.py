@@ -141,6 +141,15 @@ def test_times_and_ratios_come_back(codes: Path) -> None:
         assert pipeline.decode(pipeline.encode_target(line)) == line
 
 
+def test_what_nobody_sees_is_not_read(codes: Path) -> None:
+    pipeline = TextPipeline("de", "de", codes=codes)
+    plain = "Das größere Haus: 3,5 Meter!"
+    assert pipeline.encode(
+        "\ufeffDas grö\u00adße\u00adre\u200b Haus: 3,5\u2060 Meter!"
+    ) == pipeline.encode(plain)
+    assert pipeline.encode("\u200b\u00ad") == ""
+
+
 def test_lowercase_and_dash_splits_are_only_by_request() -> None:
     assert words("de", "de").encode("Ärger") == "Ärger"
     assert words("de", "de", lowercase=True).encode("Ärger") == "ärger"
