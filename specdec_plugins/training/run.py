@@ -260,7 +260,7 @@ def _train(args: TrainingOptions, flags: Sequence[Any]) -> None:
         *launcher, "-m", "specdec_plugins.training.fairseq_train", args.data, *flags,
         "--dropout", args.dropout,
         "--lr", args.lr, "--warmup-updates", args.warmup, "--lr-scheduler", *_schedule(args),
-        "--keep-last-epochs", 10, "--log-interval", 100, "--max-update", args.updates,
+        "--keep-last-epochs", 10, "--log-interval", 20, "--max-update", args.updates,
         *_batch(args, num_workers), "--seed", args.seed,
         "--save-dir", args.save_dir, *device, *args.flags,
     ]  # fmt: skip
