@@ -218,10 +218,10 @@ def test_hypotheses_of_one_text_do_not_shorten_the_list() -> None:
     refused("n_best must be 1 to the beam's size of 2", bundled.translate, "Go.", beam=2, n_best=3)
 
 
-def test_a_least_length_must_leave_room_for_an_end(cli: Cli) -> None:
-    told = "--min-len 12 leaves no room for an end: a translation has at most 12 tokens; ask for"
-    assert told in cli.refused("--min-len", "12", "--max-len-a", "0")
-    assert len(cli.infer("--min-len", "11", "--max-len-a", "0")) == len(LINES)
+def test_a_least_length_is_no_longer_than_the_longest(cli: Cli) -> None:
+    told = "--min-len 13 is longer than a translation may be, 12 tokens; ask for fewer"
+    assert told in cli.refused("--min-len", "13", "--max-len-a", "0")
+    assert len(cli.infer("--min-len", "12", "--max-len-a", "0")) == len(LINES)
 
 
 def test_a_glossary_is_kept(cli: Cli) -> None:

@@ -405,8 +405,8 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     """
     codec, decoder, limits = load_parts(settings)
     least, most = settings.minimum, settings.max_len(limits.source, limits.target)
-    told = f"--min-len {least} leaves no room for an end: a translation has at most {most} tokens; "
-    require(least < most, f"{told}ask for fewer, or raise --max-len-b.")
+    told = f"--min-len {least} is longer than a translation may be, {most} tokens; ask for fewer, "
+    require(least <= most, f"{told}or raise --max-len-b.")
     glossary = None if settings.glossary is None else Glossary.of(settings.glossary, codec)
     return SpeculativeTranslator(settings, codec, decoder, limits, glossary, with_scores)
 

@@ -47,7 +47,7 @@ def test_loading_takes_hardly_more_memory_than_what_stays(
     num_weights = save_large(tmp_path, shape, suffix)
     assert num_weights // 10**6 == millions
     found = measured(tmp_path, precision)
-    assert found["peak"] <= 1.3 * found["stays"]
+    assert found["peak"] <= 1.4 * found["stays"]
     bytes_each = 1 if precision == "int8" else 4
     assert found["peak"] <= 1.5 * bytes_each * num_weights
 
@@ -87,5 +87,5 @@ def test_a_bundle_with_a_drafter_takes_hardly_more_either(
     made = bundle_of(tmp_path, own_encoder)
     num_more = 0 if not own_encoder else num_weights // 3
     found = measured(made, "int8")
-    assert found["peak"] <= 1.3 * found["stays"]
+    assert found["peak"] <= 1.4 * found["stays"]
     assert found["stays"] <= 2.2 * (num_weights + num_more)
