@@ -70,7 +70,7 @@ class Plan:
     device: str | None = None  # cpu or cuda; None = a GPU if there is one
     seed: int = 1
     rows: int = 64  # sentences an update and process
-    lr: float = 2e-3  # at the peak
+    lr: float | None = None  # at the peak; None: less from a start, which more would undo
     warmup: int = 200  # updates
     tensorboard_logdir: Path | None = None
 
@@ -188,8 +188,9 @@ class Training:
             torch.cuda.manual_seed(key)
         indices, sources, blocks = self._batch(chance)
         warmth = min(1.0, (number + 1) / plan.warmup)
-        end = min(1e-5, plan.lr)
-        rate = warmth * (end + (plan.lr - end) * max(0.0, 1 - self.progress))
+        peak = plan.lr or (5e-4 if plan.start else 2e-3)
+        end = min(1e-5, peak)
+        rate = warmth * (end + (peak - end) * max(0.0, 1 - self.progress))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(self.device.type, self.dtype, self.dtype is not torch.float32):

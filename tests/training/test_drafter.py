@@ -286,7 +286,8 @@ def listed(state: Mapping[str, Tensor]) -> set[tuple[int, int]]:
 
 
 def test_it_goes_on_from_an_earlier_drafter(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    Training(plan).run(measured)
+    first = Training(plan)
+    first.run(measured)
     earlier = plan.folder / loop.BEST
     further = Training(replace(plan, folder=plan.folder.with_name("further"), start=earlier))
     learnt = read_model(earlier).network(torch.float32, CPU).state_dict()
@@ -296,6 +297,8 @@ def test_it_goes_on_from_an_earlier_drafter(plan: Plan, monkeypatch: pytest.Monk
     found = iter([2.0, *[1.0] * 9])  # the first is of what it starts from
     further.run(lambda path: {"accepted": next(found)})
     assert [point["updates"] for point in further.curve.entries][:2] == [0, 9]
+    rates = [t.optimizer.param_groups[0]["lr"] for t in (first, further)]
+    assert rates[1] < rates[0] / 2  # as more would undo what it knows
     kept = read_model(further.plan.folder / loop.BEST).network(torch.float32, CPU).state_dict()
     for name in further.learnt:
         assert torch.equal(kept[name], learnt[name]), name
