@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import specdec_plugins
@@ -62,7 +63,7 @@ def app(has_flags: bool = False) -> App:
     for name, (where, told) in {**GROUPS, **COMMANDS}.items():
         *group, last = name.split()
         groups[name] = App(last, help=told)
-        if where and has_flags:
+        if where and has_flags and _is_installed(where):
             module, function = _place(where)
             found = attrgetter(function.rpartition(".")[0] or "COMMAND")(import_module(module))
             groups[name].default(found.app.default_command)
@@ -77,6 +78,16 @@ def _place(where: str) -> tuple[str, str]:
     return ("" if module.startswith("benchmarks.") else "specdec_plugins.") + module, function
 
 
+def _is_installed(where: str) -> bool:
+    """Whether the command is here: benchmarks are not in a wheel. A clone's become importable."""
+    folder, _, name = _place(where)[0].rpartition(".")
+    if folder != "benchmarks":
+        return True
+    clone = Path(specdec_plugins.__file__).resolve().parents[1]
+    sys.path.insert(0, str(clone))  # of a program elsewhere, sys.path has only what is installed
+    return (clone / folder / f"{name}.py").is_file()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -85,6 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TQDM_MININTERVAL", "10" if is_log else "0.5")
     for name in (" ".join(words[:2]), *words[:1]):
         if name in COMMANDS:
+            if not _is_installed(COMMANDS[name][0]):
+                return refuse(NAME, f"{name} is in a clone of the project alone; install that: "
+                              "make setup there")  # fmt: skip
             return run_program(*_place(COMMANDS[name][0]), words[len(name.split()) :])
         if name in REMOVED:
             return refuse(NAME, f"{name} was removed: {REMOVED[name]}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from specdec_plugins.corpus import decontaminate
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.errors import BAD_INPUT
 from specdec_plugins.serving import translate
-from tests.programs import python
+from tests.bundles import ROOT
+from tests.programs import python, run
 from tests.refusals import told
 
 
@@ -42,6 +44,20 @@ def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "--version").strip() == specdec_plugins.__version__
+
+
+def test_benchmarks_are_found_from_every_folder_and_refused_without_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from specdec_plugins import cli; "
+        "del sys.path[0]; cli.main(['bench', 'sizes', '--help'])"
+    )
+    assert "--output" in run(sys.executable, "-c", program, cwd=tmp_path).stdout
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(specdec_plugins, "__file__", str(tmp_path / "specdec_plugins/__init__.py"))
+    said = told(capsys, cli.main, ["bench", "sizes", "--help"])
+    assert "bench sizes is in a clone of the project alone" in said
 
 
 @pytest.mark.parametrize(
