@@ -60,6 +60,16 @@ def _is_document(name: str) -> bool:
     return PurePath(name).suffix.lower() in FORMATS
 
 
+def tell_of_lines(name: str, files: FileOptions) -> None:
+    """Say that a document which was given as lines is read as such, with its markup."""
+    path = files.input_path
+    if _is_document(path) and not path.lower().endswith(".txt") and not files.quiet:
+        sys.stderr.write(
+            f"{name}: {path}: is translated line by line, markup and all, as --input-path says; "
+            "without that flag it is translated as a document.\n"
+        )
+
+
 @dataclass
 class DocumentRun:
     """A document that is being translated.

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from specdec_plugins.app.documents import DocumentOptions, DocumentRun, parted
+from specdec_plugins.app.documents import DocumentOptions, DocumentRun, parted, tell_of_lines
 from specdec_plugins.app.files import FileOptions, Sentences, in_buffers
 from specdec_plugins.app.glossary import distinct, read_terms
 from specdec_plugins.app.main import (
@@ -95,6 +95,7 @@ def main(words: Sequence[str] | None = None) -> int:
         worker, files = _worker(given)
         if how.file is not None:
             return DocumentRun(COMMAND.name, how, worker, files, given).run()
+        tell_of_lines(COMMAND.name, files)
         return Run(worker, files, COMMAND.name).run()
 
     return run_command(COMMAND.name, work, "debug" in given, "interrupted.")

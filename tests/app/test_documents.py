@@ -171,6 +171,17 @@ def test_another_file_is_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "raw.en" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "is_told"), [("a.html", True), ("a.txt", False)])
+def test_a_document_given_as_lines_is_translated_so_and_that_is_told(
+    name: str, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("Click the button.\n", encoding="utf-8")
+    assert command.main(["--input-path", str(tmp_path / name)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Klicken Sie auf die Schaltfläche.\n"
+    assert (f"{name}: is translated line by line, markup and all" in err) == is_told
+
+
 def test_the_bundled_pair_keeps_markup(tmp_path: Path) -> None:
     page, out = tmp_path / "a.html", tmp_path / "b.html"
     page.write_text('<p>Click the <b>button</b> or <a href="x">open a file</a>.', encoding="utf-8")
