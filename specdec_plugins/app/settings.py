@@ -412,7 +412,7 @@ def choose_device(name: str | None) -> torch.device:
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()  # meta has no values
     except (RuntimeError, AssertionError) as error:  # the latter from CPU builds
         reason = str(error).splitlines()[0].split(". ")[0]
         raise UserError(

@@ -87,8 +87,8 @@ class SpeculativeTranslator:
         missing or a setting is invalid. Examples: `from_pretrained(batch=8)`,
         `from_pretrained("data", verifier="v.pt", drafter_checkpoint="d.pt")`.
         """
-        given = {**BY_SENTENCE, **arguments(Settings, {"data": data, **settings})}
         with renaming(_PARAMETERS):
+            given = {**BY_SENTENCE, **arguments(Settings, {"data": data, **settings})}
             return load_translator(make_settings(given), with_scores=scores)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -258,7 +258,7 @@ def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Values for fields of the record, as a caller in Python gives them: objects also as JSON.
 
     None where a field must have a value means not given. Raises UserError for a name that no field
-    has, and for text that is no JSON object.
+    has, for a value of another type, and for text that is no JSON object.
     """
     hints, found = get_type_hints(record), dict(given)
     kinds = {one.name: hints[one.name] for one in fields(record)}
@@ -276,6 +276,8 @@ def arguments(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
                 found[name] = json_object(value)
             except ValueError as error:
                 raise UserError(f"{name}: {error}.") from error
+        if found.get(name) is not None:
+            _options(record)[name].check(found[name])
     return found
 
 

@@ -190,6 +190,9 @@ def test_another_model_in_the_same_place_is_another_origin(
         ({"verifier": "v.pt"}, "a checkpoint was given without its dictionaries"),
         ({"data": "/nowhere"}, "the verifier's checkpoint; give it with verifier|not a folder"),
         ({"device": "cuda:99"}, "^device cuda:99 cannot be used"),
+        ({"device": "meta"}, "^device meta cannot be used"),
+        ({"beam": [1]}, r"^beam must be a whole number, not \[1\]"),
+        ({"data": 3}, "must be a string, not 3"),
     ],
 )
 def test_arguments_are_checked_as_flags_are_and_called_by_their_names(

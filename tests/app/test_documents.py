@@ -176,10 +176,11 @@ def test_a_document_given_as_lines_is_translated_so_and_that_is_told(
     name: str, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_text("Click the button.\n", encoding="utf-8")
-    assert command.main(["--input-path", str(tmp_path / name)]) == 0
-    out, err = capsys.readouterr()
-    assert out == "Klicken Sie auf die Schaltfläche.\n"
-    assert (f"{name}: is translated line by line, markup and all" in err) == is_told
+    out = tmp_path / "out"
+    assert command.main(["--input-path", str(tmp_path / name), "-o", str(out)]) == 0
+    assert out.read_text(encoding="utf-8") == "Klicken Sie auf die Schaltfläche.\n"
+    told = f"{name}: is translated line by line, markup and all"
+    assert (told in capsys.readouterr().err) == is_told
 
 
 def test_the_bundled_pair_keeps_markup(tmp_path: Path) -> None:
