@@ -14,7 +14,7 @@ from specdec_plugins.app.planning import NEXT_SEED, How, Part, Plan, Text
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.requests import SEEDS, DecodeParams
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
-from specdec_plugins.errors import require
+from specdec_plugins.errors import located, require
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.model import ServedModel
 from specdec_plugins.serving.schemas import Parameters
@@ -69,7 +69,7 @@ def make_plan(
     params = row_params(options, model, settings)
     codec = model.codec.between(options.source_lang, options.target_lang)
     how = _how(codec, params, options, model, settings)
-    sentences = [how.sentences(text) for text in texts]
+    sentences = list(_sentences(how, texts))
     seed = options.seed or 0
     if options.do_sample and options.seed is None:
         seed = secrets.randbelow(SEEDS)
@@ -92,6 +92,13 @@ def make_plan(
     for request in plan.requests:
         check_request(request, model.decoder.verifier, model.decoder.method)
     return plan
+
+
+def _sentences(how: How, texts: Sequence[str]) -> Iterator[list[str]]:
+    for number, text in enumerate(texts, 1):
+        with located(f"text {number}"):
+            found = how.sentences(text)
+        yield found
 
 
 def _how(

@@ -458,6 +458,13 @@ def test_bad_bodies(server: Running, route: str, status: int, body: bytes) -> No
     check_error(server.client.post(route, content=body, headers=JSON), status)
 
 
+def test_of_several_texts_the_bad_one_is_named(server: Running) -> None:
+    asked = {"q": ["w1", "w2 \0"], **LANGUAGES}
+    answer = server.client.post("/translate", json=asked)
+    check_error(answer, 422)
+    assert answer.json()["error"].startswith("text 2: holds a NUL character")
+
+
 def test_an_oversize_body_is_answered_although_the_client_still_writes(server: Running) -> None:
     chunks = iter([b'{"inputs": "', *[b"w1 " * 50] * 100])
     for content in (chunks, *[b'{"inputs": "' + b"x" * 14_000 + b'"}'] * 20):
