@@ -63,7 +63,7 @@ def app(has_flags: bool = False) -> App:
     for name, (where, told) in {**GROUPS, **COMMANDS}.items():
         *group, last = name.split()
         groups[name] = App(last, help=told)
-        if where and has_flags and _is_installed(where):
+        if where and has_flags and _is_here(where):
             module, function = _place(where)
             found = attrgetter(function.rpartition(".")[0] or "COMMAND")(import_module(module))
             groups[name].default(found.app.default_command)
@@ -78,14 +78,13 @@ def _place(where: str) -> tuple[str, str]:
     return ("" if module.startswith("benchmarks.") else "specdec_plugins.") + module, function
 
 
-def _is_installed(where: str) -> bool:
-    """Whether the command is here: benchmarks are not in a wheel. A clone's become importable."""
+def _is_here(where: str) -> bool:
+    """False for a benchmark without a clone, which alone has them. It makes them importable."""
     folder, _, name = _place(where)[0].rpartition(".")
-    if folder != "benchmarks":
-        return True
     clone = Path(specdec_plugins.__file__).resolve().parents[1]
-    sys.path.insert(0, str(clone))  # of a program elsewhere, sys.path has only what is installed
-    return (clone / folder / f"{name}.py").is_file()
+    if folder == "benchmarks" and str(clone) not in sys.path:
+        sys.path.insert(0, str(clone))  # the program specdec finds only what is installed
+    return folder != "benchmarks" or (clone / folder / f"{name}.py").is_file()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TQDM_MININTERVAL", "10" if is_log else "0.5")
     for name in (" ".join(words[:2]), *words[:1]):
         if name in COMMANDS:
-            if not _is_installed(COMMANDS[name][0]):
+            if not _is_here(COMMANDS[name][0]):
                 return refuse(NAME, f"{name} is in a clone of the project alone; install that: "
                               "make setup there")  # fmt: skip
             return run_program(*_place(COMMANDS[name][0]), words[len(name.split()) :])
