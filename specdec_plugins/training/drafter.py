@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -32,6 +33,7 @@ from torch.nn.utils.rnn import pad_sequence
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.resume import Log, sha256
 from specdec_plugins.corpus.teacher import DataBin
+from specdec_plugins.decoding.networks import with_fast_products
 from specdec_plugins.decoding.networks.reading import give_back
 from specdec_plugins.errors import ENDING, Stopped, UserError, handling, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
@@ -106,9 +108,9 @@ class Pairs:
 class Encoded:
     """What the frozen encoder makes of sentences, kept in memory for later epochs."""
 
-    def __init__(self, encoder: nn.Module, most: int) -> None:
-        """most: bytes that are kept."""
-        self._encoder, self._left = encoder, most
+    def __init__(self, encoder: nn.Module, most: int, dtype: torch.dtype = torch.float32) -> None:
+        """most: bytes that are kept. dtype: of the states."""
+        self._encoder, self._left, self._dtype = encoder, most, dtype
         self._kept: dict[int, Tensor] = {}
 
     @torch.no_grad()
@@ -117,7 +119,7 @@ class Encoded:
         is_padding, numbers = sources == padding, list(map(int, indices))
         if all(number in self._kept for number in numbers):
             return pad_sequence([self._kept[number] for number in numbers], True), is_padding
-        states: Tensor = self._encoder(sources)[0]
+        states: Tensor = self._encoder(sources)[0].to(self._dtype)
         for row, number in enumerate(numbers):
             if self._left > 0 and number not in self._kept:
                 self._kept[number] = states[row, ~is_padding[row]]
@@ -143,6 +145,9 @@ class Training:
         self.data = DataBin.find(plan.data, "train")
         self.pairs = Pairs(self.data, plan.seed, plan.rows)
         require(len(self.pairs.targets) > 0, f"{plan.data}: there is no sentence to train on")
+        encoder = drafter.encoder
+        if not on_gpu:  # the kernels encode a sentence alike beside any others, so runs can repeat
+            encoder = with_fast_products(deepcopy(encoder))
         drafter.encoder.to(self.dtype)  # and with it a table of tokens that is shared
         self.drafter = drafter.to(self.device)
         named = dict(drafter.named_parameters())
@@ -158,7 +163,7 @@ class Training:
         board = plan.tensorboard_logdir if self.rank == 0 else None
         self._board = _board(board) if board else None
         self._restore()
-        self._encoded = Encoded(drafter.encoder, 0 if on_gpu else _KEPT)
+        self._encoded = Encoded(encoder, 0 if on_gpu else _KEPT, self.dtype)
         objective = Objective(drafter, plan.dropout)
         wrapped = self.num_workers > 1
         self._objective: nn.Module = (
