@@ -33,12 +33,8 @@ from specdec_plugins.decoding.constraints import FREE, Constraints
 from specdec_plugins.decoding.contract import Drafter, Verifier
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext, needs_of
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
-from specdec_plugins.decoding.networks import (
-    BlockDrafter,
-    Transformer,
-    best_set,
-    with_fast_products,
-)
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer, with_fast_products
+from specdec_plugins.decoding.networks.cpu.products import NativeLayers
 from specdec_plugins.decoding.networks.fairseq_names import EncoderDecoder
 from specdec_plugins.decoding.networks.reading import Weights
 from specdec_plugins.decoding.networks.trained import Model, TrainedNetwork
@@ -417,19 +413,22 @@ def _draft_context(
         source_to_target=ids_in(own.target),
         source_to_assistant=ids_in(theirs.source),
         sampling=settings.acceptance.samples,
-        position_cost=_position_cost(settings),
+        position_cost=_position_cost(settings, verifier),
     )
 
 
-def _position_cost(settings: Settings) -> float:
+def _position_cost(settings: Settings, verifier: Verifier) -> float:
     """About what verifying one more position of one sentence takes, as a share of a token's time.
 
-    In float32 a pass is bound by arithmetic, in 8 bits by reading the weights, and with a matrix
-    unit by that alone (benchmarks/results/sequential-head.md, "What a position costs").
+    A pass whose products are of integers is bound by reading its weights, others by arithmetic
+    (benchmarks/results/sequential-head.md, "What a position costs").
     """
-    used = best_set() if settings.kernels == "native" and settings.on_cpu else None
-    in_8_bits = 0.0 if used == "amx" else 0.15
-    return 0.0 if used is None else in_8_bits if settings.dtype == "int8" else 0.35
+    if not settings.on_cpu or not isinstance(verifier, TransformerVerifier):
+        return 0.0
+    layers = verifier.network.decoder.layers
+    if not isinstance(layers, NativeLayers):
+        return 0.0
+    return 0.15 if layers.adds_integers else 0.35
 
 
 def _drafter_dictionaries(settings: Settings, own: Dictionaries) -> Dictionaries:

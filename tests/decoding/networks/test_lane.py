@@ -60,12 +60,20 @@ def _in_8_bits(rows: Tensor) -> Tensor:
     return (rows / step).round() * step
 
 
+def _store_in_8_bits(network: nn.Module) -> None:
+    """Gives linear layers weights as a bundle has them; kernels multiply these as whole numbers."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data = _in_8_bits(module.weight.float()).to(module.weight.dtype)
+
+
 class Case:
     """A random pair of networks, and what is asked of it."""
 
     def __init__(self, seed: int, instruction_set: str = "") -> None:
         self.rng = random.Random(seed)
         self.int8 = self.flip()
+        self.stored = seed % 3 == 0  # in 8 bits
         with pytest.MonkeyPatch.context() as patch:
             drawn = self.rng.choice(instruction_sets())
             patch.setenv("SPECDEC_INSTRUCTION_SET", instruction_set or drawn)
@@ -93,6 +101,8 @@ class Case:
             config = replace(config, decoder=replace(config.decoder, num_layers=3))
         self.twin = Transformer(config)  # in float64, by torch's operations
         randomise(self.twin, seed)
+        if self.stored:
+            _store_in_8_bits(self.twin)
         network = with_fast_products(deepcopy(self.twin).float(), self.int8)
         for module in self.twin.modules() if self.int8 else ():
             if isinstance(module, nn.Linear):
@@ -153,6 +163,8 @@ class Case:
         )
         network = BlockDrafter(config)
         randomise(network, seed).float()
+        if self.stored:
+            _store_in_8_bits(network)
         listed = network.decoder.shortlist
         if listed is not None:
             listed.common[:] = torch.tensor([SPECIAL.eos, 4])
@@ -227,7 +239,7 @@ def said(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_instruction_sets_say_the_same_to_the_last_bit(seed: int) -> None:
-    told = dict[str, str]()
+    told = dict[tuple[bool, str], str]()
     for name in instruction_sets():
         case = Case(seed, name)
         jobs = case.jobs(with_scores=True)
@@ -236,8 +248,12 @@ def test_instruction_sets_say_the_same_to_the_last_bit(seed: int) -> None:
         jobs = [replace(job, params=params) for job, params in zip(jobs, beams, strict=True)]
         found = BeamDecoder(case.verifier, EngineConfig(4)).decode(jobs)
         if case.int8 or name != "plain":  # which rounds between a product of floats and its sum
-            told[name] = str((events, [result.hypotheses for result in found]))
-    assert len(set(told.values())) == 1, {name: text[:9999] for name, text in told.items()}
+            # Of weights stored in 8 bits, sets without products of bytes add up floats.
+            adds_floats = case.stored and not case.int8 and name in ("avx2", "neon")
+            told[adds_floats, name] = str((events, [result.hypotheses for result in found]))
+    for kind in (False, True):
+        same = {name: text[:9999] for (other, name), text in told.items() if other == kind}
+        assert len(set(same.values())) <= 1, same
 
 
 DRAWN = {

@@ -292,6 +292,65 @@ def test_products_of_other_shapes_are_refused() -> None:
     assert NativeLayers(stack_of_layers(source=0))(torch.zeros(0, 3, DIM), None).shape[0] == 0
 
 
+DOTS = [name for name in SETS if name in ("amx", "avx512", "avxvnni", "dotprod", "i8mm")]
+
+
+def stored_in_8_bits(in_features: int, out_features: int) -> nn.Linear:
+    """A layer whose weights are multiples of a factor for each output, as a bundle has them."""
+    layer = linear(in_features, out_features)
+    layer.weight[0] = 0
+    factors = layer.weight.abs().amax(1, keepdim=True) / 127
+    layer.weight.copy_((layer.weight / factors.clamp(min=1e-30)).round() * factors)
+    return layer
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (64, 64), (512, 200), (2048, 70)])
+def test_weights_stored_in_8_bits_lose_nothing_in_float32(shape: tuple[int, int]) -> None:
+    layer = stored_in_8_bits(*shape)
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(37, shape[0], generator=generator)
+    x[5] *= 1e6
+    x[6] *= 1e-6
+    x[7] = 0
+    x[8, 3] = 100  # beside which all others are small
+    x[9].relu_()
+    exact = nn.functional.linear(x.double(), layer.weight.double(), layer.bias.double())
+    # What rounding inputs, sum and bias may add up to, if all goes to one side; where products
+    # are of float32, each sum is rounded.
+    largest, sizes = x.abs().amax(1, keepdim=True), layer.weight.abs().sum(1)
+    bound = 2**-22 * (largest * sizes + exact.abs() + layer.bias.abs())
+    for name in SETS:
+        ours = NativeLinear(layer, instruction_set=name)
+        assert ours.packed.adds_integers == (name in DOTS)
+        assert ((ours(x) - exact).abs() <= bound * (1 if name in DOTS else 8)).all(), name
+    found = [NativeLinear(layer, instruction_set=name)(x) for name in DOTS]
+    assert all(torch.equal(out, found[0]) for out in found)
+    if DOTS:  # as torch's float32, or nearer
+        torchs = nn.functional.linear(x, layer.weight, layer.bias)
+        errors = [(out - exact)[10:].pow(2).mean() for out in (found[0], torchs)]
+        assert errors[0] < 1.5 * errors[1]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 16, 70])
+@pytest.mark.parametrize("shape", [(30, 40), (64, 130)])
+def test_a_row_of_stored_8_bits_depends_on_itself(
+    shape: tuple[int, int], rows: int, threads_kept: None
+) -> None:
+    layer = stored_in_8_bits(*shape)
+    x = torch.randn(70, shape[0], generator=torch.Generator().manual_seed(3))
+    x[1, 0], x[4, 2] = torch.nan, torch.inf
+    for name in SETS:
+        ours = NativeLinear(layer, instruction_set=name)
+        whole = ours(x)
+        is_finite = torch.tensor([row not in (1, 4) for row in range(70)])
+        assert torch.equal(whole.isfinite().any(1), is_finite)
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for first in range(0, 70 - rows + 1, rows):
+                part = ours(x[first : first + rows])
+                assert torch.equal(part.nan_to_num(), whole[first : first + rows].nan_to_num())
+
+
 def test_a_tied_table_is_packed_once() -> None:
     layer = linear(8, 40, bias=False)
     first, second = NativeLinear(layer), NativeLinear(layer)

@@ -30,7 +30,14 @@ inline float larger_of(float a, float b) { return b > a || b != b ? b : a; }
 // is all that it scales.
 inline float step_of(float largest) { return largest < INFINITY ? largest / 127.0f : NAN; }
 
-// Whether numbers times 127 / largest are codes; if not (0, below 1e-36, infinite, NaN), all are 0.
+// In float32, too, inputs are whole numbers of steps beside weights that were stored in 8 bits, where
+// the processor has products of bytes: eight million steps to the largest, written as three digits of
+// base 252, -126 to 126 (a rounded one 127), the highest first. Each digit is a row of codes.
+constexpr int DIGITS = 3;
+constexpr float BASE = 252, STEPS = 8e6f;
+
+// Whether numbers times 127 or STEPS / largest are codes; if not (0, below 1e-36 or 3e-32, infinite,
+// NaN), all are 0.
 inline bool may_scale(float inverse) { return inverse > 0 && inverse < INFINITY; }
 
 // A linear layer, its weights laid out in panels of outputs: [panel][in][outputs of a panel], and
@@ -42,9 +49,13 @@ struct Linear {
   float unit = 1;                    // in units of this power of two; or
   const int8_t* bytes = nullptr;    // the same numbers in units of `scale`; or
   const int8_t* codes = nullptr;    // 8 bits, in steps of `scale`
+  int digits = 0;                   // of inputs beside codes: 1 or DIGITS
   const float* scale = nullptr;     // [out padded to panels]
   const int32_t* offset = nullptr;  // [out padded to panels] 128 * sum of an output's codes
   const float* bias = nullptr;      // [out padded to panels]
+
+  // Of the codes of a row of inputs.
+  size_t row_bytes() const { return size_t(digits) * ((in + 3) / 4 * 4); }
 };
 
 // One output's weights of a linear layer in 8 bits, [in]: each code times its step.
@@ -128,11 +139,11 @@ constexpr int ROWS_ALONE = 64;
 
 // What the threads of a pass need beside its tensors; M rows are quantised.
 struct Scratch {
-  uint8_t* codes;   // [threads, ROWS_ALONE, widest input padded to 4]
+  uint8_t* codes;   // [threads, ROWS_ALONE, most bytes of a row]
   float* steps;     // [threads, ROWS_ALONE]
   float* scores;    // [threads, QUERIES_MOST, widest mask padded to 16], twice with relative positions
   int64_t codes_stride, steps_stride, scores_stride;  // a thread
-  uint8_t* shared_codes;  // [M, widest input padded to 4], where M > ROWS_ALONE
+  uint8_t* shared_codes;  // [M, most bytes of a row], where M > ROWS_ALONE
   float* shared_steps;    // [M]
 };
 
@@ -210,6 +221,7 @@ struct Isa {
   const char* name;
   int panel;      // outputs a panel
   bool has_half;  // converts float16 to float32
+  bool has_dot;   // adds up four products of bytes at once
   float (*largest_size)(const float*, int64_t count);  // NaN if one of them is
   // Codes of one row, each `moved` up, and padded with `moved` to a multiple of 4; returns their step.
   float (*quantise)(const float*, int count, int moved, uint8_t* codes);

@@ -74,7 +74,7 @@ inline std::vector<SourceMemory> remember(const std::vector<Packed>& products, c
   for (const Packed& product : products) width = product->linear.out;
   const Memory all = held_memory_of(products.size() * count * width);
   if (!products.empty()) {
-    const Arena arena({}, count, products[0]->linear.in, 0, threads);
+    const Arena arena({}, count, products[0]->linear.row_bytes(), 0, threads);
     in_team(threads, [&](int thread, int team) {
       float* out = all.get();
       for (const Packed& product : products) {

@@ -258,6 +258,8 @@ PYBIND11_MODULE(_kernels, module) {
            },
            arg("tokens"), arg("out"), Unlocked())
       .def_property_readonly("bits", &PackedWeights::bits)
+      .def_property_readonly("adds_integers",
+                             [](const PackedWeights& own) { return own.linear.digits > 0; })
       .def("multiply",
            [](const PackedWeights& own, const Folded<const float, 2>& x,
               const Folded<float, 2>& out, int threads) { own.multiply(x, out, threads); },

@@ -181,14 +181,16 @@ inline void walk_blocks(const Blocks& blocks, const Head& head,
   walk.candidates = room.data();
   walk.drafted = drafted.tokens.data;
   walk.confidences = drafted.confidences.data;
-  const int wide = std::max(walk.dim, walk.hidden);
+  size_t row_bytes = std::max(
+      {walk.state.row_bytes(), walk.out.row_bytes(), walk.context.row_bytes()});
+  for (const Linear& list : linears) row_bytes = std::max(row_bytes, list.row_bytes());
   const Arena arena({{&walk.scores, rows * walk.scores_stride},
                      {&walk.state_told, places * walk.told},
                      {&walk.sums, rows * walk.told},
                      {&walk.read, rows * walk.dim},
                      {&walk.rectified, rows * walk.hidden},
                      {&walk.corrected, rows * walk.dim}},
-                    places, walk.state.codes ? wide : 0, widest_of(sources) + 16, threads);
+                    places, row_bytes, widest_of(sources) + 16, threads);
   const Isa& isa = head.state->isa;
   in_team(threads, [&](int thread, int team) { isa.walk(walk, arena.scratch, thread, team); });
 }
@@ -208,7 +210,7 @@ struct Heads {
     Linear first = blocks->linear;
     first.out = int(used * dim);
     const Product product{last.data, int(rows), out.data, nullptr, nullptr, Activation::swish};
-    const Arena arena({}, rows, 0, 0, threads);
+    const Arena arena({}, rows, first.row_bytes(), 0, threads);
     in_team(threads, [&](int thread, int team) {
       blocks->isa.multiply(first, product, arena.scratch, thread, team);
     });

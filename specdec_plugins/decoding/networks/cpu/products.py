@@ -130,6 +130,11 @@ class NativeLayers(nn.Module):
         """Of keys and values, in which attention is computed."""
         return torch.float32
 
+    @property
+    def adds_integers(self) -> bool:
+        """Whether the products of a decoder are sums of integers."""
+        return bool(self.packed_keys_values[0].adds_integers)
+
     def after(
         self, tokens: nn.Embedding | NativeTable, scale: float, positions: PositionTable | None
     ) -> dict[str, Any]:

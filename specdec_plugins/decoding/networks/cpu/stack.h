@@ -247,16 +247,17 @@ class Stack {
     // A position may be asked for more than once.
     const size_t m = std::max(pass.count, pass.num_asked);
     const size_t dim = dim_, attention = attention_, ffn = ffn_;
-    const size_t wide = std::max({dim, attention, ffn}), up = is_gated_ ? 2 * ffn : ffn;
-    const bool has_codes = std::any_of(products_.begin(), products_.end(),
-                                       [](const auto& product) { return product->linear.codes; });
+    const size_t up = is_gated_ ? 2 * ffn : ffn;
+    size_t row_bytes = 0;
+    for (const auto& product : products_)
+      row_bytes = std::max(row_bytes, product->linear.row_bytes());
     const Arena arena({{&pass.x, m * dim},
                        {&pass.normed, m * dim},
                        {&pass.branch, m * std::max(dim, attention)},
                        {&pass.qkv, 3 * m * attention},
                        {&pass.hidden, m * std::max(dim, up)},
                        {&pass.gated, is_gated_ ? m * ffn : 0}},
-                      m, has_codes ? wide : 0, QUERIES_MOST * (seen + 16) * (is_relative_ ? 2 : 1),
+                      m, row_bytes, QUERIES_MOST * (seen + 16) * (is_relative_ ? 2 : 1),
                       threads);
     in_team(threads, [&](int thread, int team) {
       isa_->run_layers(layers_.data(), span.first, span.stop, pass, arena.scratch, thread, team);

@@ -123,18 +123,19 @@ class Arena {
     float** start;
     size_t count;
   };
-  // rows, wide: of the largest input that is quantised; wide 0 = none is. scores: of one thread.
-  Arena(const std::vector<Buffer>& buffers, size_t rows, size_t wide, size_t scores, int threads) {
+  // rows, row_bytes: of the largest input that is quantised; 0 bytes = none is. scores: of one thread.
+  Arena(const std::vector<Buffer>& buffers, size_t rows, size_t row_bytes, size_t scores,
+        int threads) {
     const bool shares = rows > ROWS_ALONE;
     const size_t few = shares ? ROWS_ALONE : rows;
-    scratch.steps_stride = padded(wide ? few : 0);
+    scratch.steps_stride = padded(row_bytes ? few : 0);
     scratch.scores_stride = padded(scores);
-    scratch.codes_stride = padded(wide ? (few + 1) * (wide + 3) : 0);
+    scratch.codes_stride = padded((few + 1) * row_bytes);
     size_t total = threads * (scratch.steps_stride + scratch.scores_stride) + padded(shares ? rows : 0);
     for (const Buffer& buffer : buffers) total += padded(buffer.count);
     blocks().numbers.grow(total);
     blocks().bytes.grow(threads * scratch.codes_stride +
-                        (shares && wide ? (rows + 1) * (wide + 3) : 0));
+                        (shares ? (rows + 1) * row_bytes : 0));
     float* next = blocks().numbers.data;
     const auto take = [&](size_t count) { return std::exchange(next, next + padded(count)); };
     for (const Buffer& buffer : buffers) *buffer.start = take(buffer.count);
@@ -196,9 +197,12 @@ class PackedWeights {
       check_same("outputs", weight.size(0), bias->size(0));
       std::copy_n(bias->data, linear.out, bias_.data);
     }
-    if (int8)
-      pack_int8(Codes(weight, isa));
-    else if (!isa.has_half || !(pack_half(weight.data) || pack_bytes(weight.data)))
+    const bool stored = !int8 && isa.has_half && are_codes(weight.data);
+    if (int8 || (stored && isa.has_dot))
+      pack_int8(Codes(weight, isa), int8 ? 1 : DIGITS);
+    else if (stored)
+      pack_bytes(weight.data);
+    else if (!isa.has_half || !pack_half(weight.data))
       pack_float(weight.data);
   }
 
@@ -211,7 +215,7 @@ class PackedWeights {
     for (int32_t type : types) check_token(type, num_all);
     open(outputs.count(), weight.size(1));
     if (codes)
-      pack_int8(*codes);
+      pack_int8(*codes, 1);
     else
       pack_float(weight.data);
   }
@@ -233,7 +237,7 @@ class PackedWeights {
         memory_(scratch_memory) {
     for (int32_t type : types) check_token(type, num_all);
     open(outputs.count(), all.linear.in);
-    open_int8((linear.in + 3) / 4 * 4);
+    open_int8((linear.in + 3) / 4 * 4, all.linear.digits);
     for (int n = 0; n < linear.out; ++n) copy_int8(all, types[n], n);
   }
 
@@ -245,7 +249,7 @@ class PackedWeights {
     check_same("outputs", linear.out, out.size(1));
     check_same("rows", x.size(0), out.size(0));
     const Product product{x.data, int(x.size(0)), out.data};
-    const Arena arena({}, product.rows, linear.codes ? linear.in : 0, 0, threads);
+    const Arena arena({}, product.rows, linear.row_bytes(), 0, threads);
     in_team(threads, [&](int thread, int team) {
       isa.multiply(linear, product, arena.scratch, thread, team);
     });
@@ -307,22 +311,25 @@ class PackedWeights {
     return true;
   }
 
-  // The same for weights that were stored in 8 bits with a factor for each output.
-  bool pack_bytes(const float* weight) {
+  // Whether they were stored in 8 bits with a factor for each output. A bias may be divided by it, which
+  // is not to become infinite.
+  bool are_codes(const float* weight) const {
+    for (int n = 0; n < linear.out; ++n, weight += linear.in) {
+      const float step = step_of(isa.largest_size(weight, linear.in));
+      const auto is_multiple = [&](float w) { return std::nearbyint(w / step) * step == w; };
+      if (step != 0 && !(step > 1e-18f && std::all_of(weight, weight + linear.in, is_multiple)))
+        return false;
+    }
+    return true;
+  }
+
+  // Such weights, for processors without products of bytes.
+  void pack_bytes(const float* weight) {
     scale_.grow(padded(), memory_);
     std::fill_n(scale_.data, padded(), 1.0f);
-    for (int n = 0; n < linear.out; ++n) {
-      const float* row = weight + size_t(n) * linear.in;
-      const float step = step_of(isa.largest_size(row, linear.in));
-      const auto is_multiple = [&](float w) { return std::nearbyint(w / step) * step == w; };
-      if (step == 0) continue;
-      // A bias is divided by the step, which is not to be so small that the result is infinite.
-      if (!(step > 1e-18f) || !std::all_of(row, row + linear.in, is_multiple)) {
-        scale_ = {};
-        return false;
-      }
-      scale_.data[n] = step;
-    }
+    for (int n = 0; n < linear.out; ++n)
+      if (const float step = step_of(isa.largest_size(weight + size_t(n) * linear.in, linear.in)))
+        scale_.data[n] = step;
     codes_.grow(padded() * linear.in, memory_);
     const int panel = isa.panel;
     lay_out(weight, [&](size_t at, float value) {
@@ -331,7 +338,6 @@ class PackedWeights {
     });
     linear.bytes = codes_.data;
     linear.scale = scale_.data;
-    return true;
   }
 
   // Converts a float32 of less than 2^16 to float16; false if that is not exact.
@@ -350,8 +356,8 @@ class PackedWeights {
     return true;
   }
 
-  void pack_int8(const Codes& rows) {
-    open_int8(rows.width);
+  void pack_int8(const Codes& rows, int digits) {
+    open_int8(rows.width, digits);
     for (int n = 0; n < linear.out; ++n) {
       const int8_t* row = &rows.all[row_of(n) * rows.width];
       int8_t* out = codes_of(n);
@@ -362,7 +368,8 @@ class PackedWeights {
     }
   }
 
-  void open_int8(int width) {
+  void open_int8(int width, int digits) {
+    linear.digits = digits;
     codes_.grow(padded() * width, memory_);
     scale_.grow(padded(), memory_);
     offset_.grow(padded(), memory_);
@@ -425,7 +432,7 @@ class Choices {
       : packed_(std::move(table.packed)),
         weight_(std::move(table.floats)),
         isa_(like.isa),
-        codes_(!packed_ && like.linear.codes ? new Codes(weight_, isa_) : nullptr) {}
+        codes_(!packed_ && like.linear.digits == 1 ? new Codes(weight_, isa_) : nullptr) {}
 
   std::shared_ptr<PackedWeights> pick(const Types& outputs) const {
     if (packed_) return std::make_shared<PackedWeights>(*packed_, outputs);
