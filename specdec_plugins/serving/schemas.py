@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -385,7 +386,7 @@ async def read(request: Request, model: type[M]) -> M:
     try:
         if kind == PARTS:
             return model.model_validate(_fields(await _parts(request)))
-        body = await request.body()
+        body = (await request.body()).removeprefix(BOM_UTF8)
         if kind == FORM and body.lstrip()[:1] != b"{":
             return model.model_validate(_form(body))
         return model.model_validate_json(body)

@@ -317,8 +317,10 @@ def test_a_text_without_words_stays_as_it_is(server: Running, blank: str) -> Non
         ([expected("w1"), expected("w2")], {"data": {"q": ["w1", "w2"], **LANGUAGES}}),
         # curl -d sends JSON under a form's name.
         (expected("w2"), {"content": json.dumps({"q": "w2", **LANGUAGES}), "headers": FORM}),
+        # Editors of Windows put a mark before what they save.
+        (expected("w2"), {"content": "\ufeff" + json.dumps({"q": "w2", **LANGUAGES})}),
     ],
-    ids=["text", "list", "form", "form of a list", "curl"],
+    ids=["text", "list", "form", "form of a list", "curl", "mark"],
 )
 def test_translate(server: Running, wanted: Any, how: dict[str, Any]) -> None:
     response = server.client.post("/translate", **how)
