@@ -11,6 +11,7 @@ from specdec_plugins.formats.pretrained.languages import plain
 Split = Callable[[str], Sequence[str]]
 
 _LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+_WHOLE_LINE = re.compile(r"[^\n]+")
 _SPACE = re.compile(r"\s")
 _WINDOW = 5000  # characters
 # What ends as a sentence and is none: "1." or "a)" before an item, and "Signal." of Signal.Id.
@@ -18,7 +19,7 @@ _GOES_ON = re.compile(r"\s*(?:\d{1,3}|[A-Za-z])[.)]\s*|.*[!-~]", re.DOTALL)
 
 
 def whole_lines(line: str) -> list[str]:
-    """No splitting, for models that read whole texts, such as summarisers."""
+    """No splitting: asked for, or as a model reads whole texts, such as a summariser."""
     return [line]
 
 
@@ -58,11 +59,12 @@ def sentence_splitter(language: str | None) -> Split:
 def segment(text: str, split: Split) -> list[str]:
     """The text as gap, sentence, gap, ..., sentence, gap.
 
-    Split at line ends, and each line with `split`. Gaps are line ends and spaces, or empty;
-    sentences have no white space at either end.
+    Split at line ends, and each line with `split`; `whole_lines` end at newlines alone, as those
+    of files do. Gaps are line ends and spaces, or empty; sentences have no white space at either
+    end.
     """
     parts, end = list[str](), 0
-    for line in _LINE.finditer(text):
+    for line in (_WHOLE_LINE if split is whole_lines else _LINE).finditer(text):
         at = line.start()
         for piece in split(line[0]):
             if bare := piece.strip():

@@ -263,6 +263,16 @@ def test_the_same_without_a_server(translate: Translate) -> None:
 
 
 @pytest.mark.usefixtures("verifier")
+def test_a_line_that_is_not_split_is_whole_with_and_without_a_server(
+    translate: Translate, client: Client
+) -> None:
+    line = "w4\x0bw1.\x0cw2\x85w3\u2028w5\rw6"
+    for where in ([], ["--server", client.url]):
+        found = translate(f"{line}\r\n".encode(), "--no-split", *where)
+        assert found == (0, f"{expected(line)}\n")
+
+
+@pytest.mark.usefixtures("verifier")
 def test_lines_end_as_they_did(translate: Translate, tmp_path: Path) -> None:
     assert translate(b"w1\r\n \t\r\nw2\n")[0] == 0
     wanted = f"{expected('w1')}\r\n \t\r\n{expected('w2')}\n"

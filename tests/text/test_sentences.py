@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specdec_plugins.app.planning import Part, Text
 from specdec_plugins.decoding.requests import RowResult
-from specdec_plugins.text.sentences import Split, segment, sentence_splitter
+from specdec_plugins.text.sentences import Split, segment, sentence_splitter, whole_lines
 
 ENGLISH = sentence_splitter("en")
 
@@ -30,7 +30,7 @@ ENGLISH = sentence_splitter("en")
         # A language that is unknown is split as English.
         ("He came. She left.", sentence_splitter("xx"), ["He came.", "She left."]),
         ("See User.Id. Then (it is.)Stop.", ENGLISH, ["See User.Id.", "Then (it is.)Stop."]),
-        ("A b. C d.\nE", lambda line: [line], ["A b. C d.", "E"]),
+        ("A b. C d.\nE", whole_lines, ["A b. C d.", "E"]),
     ],
 )
 def test_sentences(text: str, split: Split, sentences: list[str]) -> None:
