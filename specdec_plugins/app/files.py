@@ -33,14 +33,20 @@ from specdec_plugins.formats.output import (
 
 T = TypeVar("T")
 
+_LONGEST_LINE = 16 * 2**20  # bytes; the Bible has a third of that
+
 
 class Arriving(Iterator[bytes]):
-    """The lines of a descriptor, with their ends, as they arrive."""
+    """The lines of a descriptor, with their ends, as they arrive.
+
+    Of one that is longer than any may be, the beginning comes at once, without an end.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lines: deque[bytes] = deque()
         self._part: list[bytes] = []  # of a line whose end has not arrived
+        self._num_bytes = 0  # of that
         self._is_open = True
 
     def __next__(self) -> bytes:
@@ -61,10 +67,11 @@ class Arriving(Iterator[bytes]):
         *ended, part = data.split(b"\n")
         for line in ended:
             self._lines.append(b"".join([*self._part, line, b"\n"]))
-            self._part = []
+            self._part, self._num_bytes = [], 0
         self._part.append(part)
+        self._num_bytes += len(part)
         self._is_open = bool(data)
-        if not data and any(self._part):  # the last line has no end
+        if self._num_bytes > (_LONGEST_LINE if data else 0):  # the last line has no end
             self._lines.append(b"".join(self._part))
 
 
@@ -92,6 +99,8 @@ def read_lines(stream: Iterable[bytes], name: str) -> Iterator[Sentence]:
     for number, raw in enumerate(stream, 1):
         if number == 1:
             reading.check_beginning(raw, name)
+        told = f"{name}, line {number}: longer than {_LONGEST_LINE >> 20} MiB, so it is not "
+        require(len(raw) <= _LONGEST_LINE, f"{told}a line of text; divide it.")
         try:
             text = reading.decoded(raw)
         except ValueError as error:

@@ -107,6 +107,16 @@ def test_lines_are_taken_as_they_arrive() -> None:
         assert not lines.is_awaited()  # at its end
 
 
+def test_a_line_that_never_ends_is_refused_before_all_of_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"a\n" + bytes(64 << 20))
+    with (tmp_path / "in").open("rb", 0) as file:
+        lines = read_lines(Arriving(file.fileno()), "in.txt")
+        assert next(lines).text == "a"
+        with pytest.raises(UserError, match="^in.txt, line 2: longer than 16 MiB"):
+            next(lines)
+        assert file.tell() < 20 << 20
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"a", b"a\n", b"\n\na", b"ab\n" * 50_000])
 def test_a_files_lines_are_those_of_python(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(data)
