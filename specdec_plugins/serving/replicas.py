@@ -14,7 +14,7 @@ import torch
 
 from specdec_plugins.app.loading import read_words
 from specdec_plugins.app.settings import Settings
-from specdec_plugins.errors import UserError, imported
+from specdec_plugins.errors import Stopped, UserError, imported
 from specdec_plugins.serving.metrics import SHARED_FOLDER
 from specdec_plugins.serving.model import load_model
 from specdec_plugins.serving.settings import LOG_LINE, ProcessOptions, ServerSettings
@@ -66,6 +66,7 @@ def serve_replicas(model: Settings, settings: ServerSettings, process: ProcessOp
 
 def _start_ray(ray: Any, num_cpus: int) -> None:
     """Raises UserError if Ray does not start."""
+    heeded = signal.getsignal(signal.SIGTERM)
     for num_left in reversed(range(_ATTEMPTS)):
         try:
             ray.init(
@@ -74,7 +75,10 @@ def _start_ray(ray: Any, num_cpus: int) -> None:
                 include_dashboard=False,
                 logging_level=logging.WARNING,
             )
+            signal.signal(signal.SIGTERM, heeded)
             return
+        except SystemExit as stop:  # how Ray heeds SIGTERM
+            raise Stopped(signal.SIGTERM) from stop
         except Exception as error:  # Ray has no exception class for it
             log.warning("Ray did not start (%s)", error)
             if not num_left:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -199,6 +200,17 @@ def test_a_missing_library_is_one_sentence(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*PAIR, "--replicas", "2"]) == 2
     assert ".[ray]" in capsys.readouterr().err
+
+
+def test_a_stop_while_engines_start_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As other stops are, although Ray heeds the signal in its own way."""
+    ray = SimpleNamespace(init=lambda **_: sys.exit(15))
+    for name in ("ray", "ray.serve"):
+        monkeypatch.setitem(sys.modules, name, ray)
+    assert main([*PAIR, "--replicas", "2", "--port", str(free_port())]) == TERMINATED
+    assert capsys.readouterr().err == "specdec serve: interrupted before the server started.\n"
 
 
 @pytest.mark.parametrize(
