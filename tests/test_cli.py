@@ -160,7 +160,8 @@ def test_a_file_gives_the_flags_that_are_not_given(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[translate]\nbetta = 3", "betta"),
-        ("[translate]\nbeta = 'x'", '"x"'),
+        ("[translate]\nbeta = 'x'", "expected a whole number, not 'x'"),
+        ("[translate]\nbeta = 1.5", "expected a whole number, not '1.5'"),  # nor 2
         ("[translate", "mine.toml"),
         ("[translat]\nbeta = 3", "has no table [translate]"),
         (None, "mine.toml: cannot be read"),

@@ -11,17 +11,14 @@ the same setting:
         def __post_init__(self) -> None:
             check(self)
 
-* `flags_of(ServerSettings)` are the flags of a command line, one for each field, such as
-  `--max-rows N`. Their types are those of the annotations, and their help ends with the default.
+* `flags_of(ServerSettings)` are flags such as `--max-rows N`, one for each field, of the types of
+  the annotations; their help ends with the default.
 * `CommandLine(name, told, main, flags_of(ServerSettings), ServerSettings)` reads them into the
   record that `main` gets. Without a record, `given` are the values of the flags that are given.
 * `build(ServerSettings, given)` is the record; its defaults fill in absent fields.
-* `check(self)` raises UserError with the flag's name for a value out of bounds:
-  "--max-rows must be 1 or more, not 0."
-* A record's `REMOVED` maps flags of earlier versions to what is to be done instead, which is the
-  answer to whoever gives one.
-* `declared(Settings, "beta")` is the declaration, for use in other schemas; in pydantic
-  `Field(default=None, description=beta.help, **beta.bounds)`.
+* `check(self)` raises UserError out of bounds, such as "--max-rows must be 1 or more, not 0."
+* A record's `REMOVED` maps flags of earlier versions to the answer to whoever gives one.
+* `declared(Settings, "beta")` is the declaration, for other schemas, such as pydantic's.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ import json
 import logging
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -157,6 +155,7 @@ class Option:
         read, names, metavar = self.read, self.names, self.metavar
         if get_origin(kind) is Mapping:
             kind, read, metavar = str, json_object, metavar or "JSON"
+        read = read or (whole_number if kind is int and not names else None)
         if isinstance(self.choices, Registry):  # which knows what was removed: see `check`
             names, metavar = (), f"{{{','.join(names)}}}"
 
@@ -295,6 +294,13 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object such as {{}}, not {text!r}")
     return value
+
+
+def whole_number(text: str) -> int:
+    """The value of a flag that counts. Raises ValueError for 2.5, which cyclopts would round."""
+    if not re.fullmatch(r"[+-]?\d+", text):
+        raise ValueError(f"expected a whole number, not {text!r}")
+    return int(text)
 
 
 def or_none(text: str) -> str | None:
