@@ -5,6 +5,7 @@ Flags, bounds and help derive from the declarations (`corpus/cli.py`).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -67,11 +68,16 @@ class ServerSettings:
 
     @property
     def origins(self) -> list[str]:
-        return [one.strip() for one in (self.allow_origins or "").split(",") if one.strip()]
+        """As browsers send them."""
+        named = [one.strip().lower() for one in (self.allow_origins or "").split(",")]
+        return [one.removesuffix("/") for one in named if one]
 
     def __post_init__(self) -> None:
         check(self)
         require(self.api_key != "", "The API key is empty; set one, or omit it.")
+        for one in self.origins:
+            told = f"--allow-origins: {one} is no origin; give one such as https://example.com."
+            require(re.fullmatch(r"\*|null|[\w+.-]+://[^/]+", one) is not None, told)
 
 
 @dataclass(frozen=True)

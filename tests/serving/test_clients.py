@@ -269,7 +269,7 @@ def test_pages_elsewhere_may_use_the_server_if_the_operator_says_so(server: Runn
     plain = server.client.post("/translate", json=body, headers=ELSEWHERE)
     assert "access-control-allow-origin" not in plain.headers
     check_error(server.client.post("/translate", data=body, headers=ELSEWHERE), 403)
-    with running(allow_origins="https://a.example, https://example.com") as open_server:
+    with running(allow_origins="https://a.example, https://Example.com/") as open_server:
         client = open_server.client
         allowed = client.options("/translate", headers=asked)
         assert allowed.headers["access-control-allow-origin"] == "https://example.com"

@@ -260,6 +260,8 @@ def test_a_folder_says_how_to_draft(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--threads", "99999"], "--threads must be .*at most 1024, not 99999"),
         (["--shutdown-timeout", "inf"], "--shutdown-timeout must be .*at most 86400, not inf"),
         (["--api-key-file", "/nowhere"], "/nowhere: the API key cannot be read"),
+        (["--allow-origins", "*,a.com"], "--allow-origins: a.com is no origin; give .* https://"),
+        (["--allow-origins", "https://a.com/b"], "https://a.com/b is no origin"),
         (["--port", "99999"], "--port must be .*at most 65535"),
         (["--host", "192.0.2.1"], "--host 192.0.2.1 .*name an address of this machine"),
         (["--drafter", "none", "--drafter-options", '{"x": 1}'], "omit --drafter-options"),
