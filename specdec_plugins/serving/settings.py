@@ -109,3 +109,5 @@ class ProcessOptions:
             self.replicas is not None or self.replica_gpus is None,
             "--replica-gpus needs --replicas; give both, or omit --replica-gpus.",
         )
+        told = "--replicas needs a --port that is not 0: nobody is told which one Ray takes."
+        require(self.replicas is None or self.port != 0, told)

@@ -253,6 +253,7 @@ def test_a_folder_says_how_to_draft(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--replicas", "0"], "--replicas must be 1 or more"),
         (["--replica-gpus", "1"], "needs --replicas; give both, or omit"),
         (["--replica-gpus", "-1"], "--replica-gpus"),
+        (["--replicas", "2", "--port", "0"], "--replicas needs a --port that is not 0"),
         (["--port", "TAKEN"], "Address already in use"),
         (["--max-rows", "0"], "--batch must be 1 or more"),
         (["--beta", "0"], "--beta"),
