@@ -6,6 +6,7 @@ import http.client
 import json
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -102,11 +103,13 @@ class Client:
             headers["Authorization"] = f"Bearer {self._api_key}"
         data = None if body is None else json.dumps(body).encode()
         try:
-            request = urllib.request.Request(self.url + path, data, headers)
-        except ValueError as error:
-            raise ClientError(
-                f"{self.url}: not an address; give one such as {DEFAULT_URL}."
-            ) from error
+            known = urllib.parse.urlsplit(self.url)
+            is_address = known.scheme in ("http", "https") and bool(known.hostname)
+        except ValueError:
+            is_address = False
+        if not is_address:
+            raise ClientError(f"{self.url!r} is not an address; give one such as {DEFAULT_URL}.")
+        request = urllib.request.Request(self.url + path, data, headers)
         with self._open(request) as response:
             try:
                 yield response

@@ -71,7 +71,11 @@ def test_refusals_carry_the_servers_sentence(client: Client) -> None:
     assert caught.value.status == 422
     for url, message in (
         ("http://127.0.0.1:9", "cannot be reached"),
-        ("nonsense", "not an address"),
+        ("nonsense", "'nonsense' is not an address; give one such as http://"),
+        ("127.0.0.1:8080", "not an address"),
+        ("file:///tmp", "not an address"),  # which Python would read
+        ("http://", "not an address"),
+        ("http://[::1", "not an address"),
     ):
         with pytest.raises(ClientError, match=message):
             Client(url).info()
