@@ -95,6 +95,8 @@ def main(words: Sequence[str] | None = None) -> int:
         worker, files = _worker(given)
         if how.file is not None:
             return DocumentRun(COMMAND.name, how, worker, files, given).run()
+        told = "--units and --memory are for a document; name it as FILE, or omit them."
+        require(not {"units", "memory"} & given.keys(), told)
         tell_of_lines(COMMAND.name, files)
         return Run(worker, files, COMMAND.name).run()
 

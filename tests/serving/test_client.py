@@ -392,6 +392,7 @@ def test_a_glossary_that_contradicts_itself_is_refused_as_here(
         (["--server", "http://x", "--processes", "2"], "exclude each other"),
         (["/nowhere"], "not a folder"),
         (["/nowhere", "--processes", "-1"], "--processes"),
+        (["--memory", "x.tmx"], "--units and --memory are for a document; name it as FILE"),
         (["--tau", "1"], "--tau 1 has no effect with --beta 1; add --beta 3"),
     ],
 )
