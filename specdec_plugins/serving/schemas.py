@@ -373,6 +373,8 @@ class Info(BaseModel):
 FORM = "application/x-www-form-urlencoded"
 PARTS = "multipart/form-data"
 _LISTS = frozenset({"q"})  # form fields that may be repeated
+_TYPES = ("str", "list[str]")  # of a field that may be either, in the places of errors
+_NO_FILE = ("is_instance_of", "needs_python_object")  # errors of what is to be one
 _NO_OBJECT = ("json_invalid", "model_type")  # errors of a body that is no JSON object
 
 
@@ -391,7 +393,9 @@ async def read(request: Request, model: type[M]) -> M:
             return model.model_validate(_form(body))
         return model.model_validate_json(body)
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_context=False)[0]
+        # Of the types that a field may have, the one that fits best has the longest place.
+        faults = error.errors(include_url=False, include_context=False)
+        fault = max(faults, key=lambda one: len(one["loc"]))
         is_object = fault["loc"] or fault["type"] not in _NO_OBJECT
         raise ServiceError(422 if is_object else 400, _sentence(fault)) from error
 
@@ -456,6 +460,7 @@ def _fields(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _sentence(fault: ErrorDetails) -> str:
     """Where the fault is, and what it is, as a sentence."""
-    where = ".".join(map(str, fault["loc"]))
-    message = fault["msg"][:1].upper() + fault["msg"][1:]
+    where = ".".join(str(one) for one in fault["loc"] if one not in _TYPES)
+    message = "send a part with a filename" if fault["type"] in _NO_FILE else fault["msg"]
+    message = message[:1].upper() + message[1:]
     return (f"{where}: {message}" if where else message).rstrip(".") + "."

@@ -467,6 +467,12 @@ def test_of_several_texts_the_bad_one_is_named(server: Running) -> None:
     assert answer.json()["error"].startswith("text 2: holds a NUL character")
 
 
+@pytest.mark.parametrize(("q", "place"), [(None, "q"), (["w1", None], "q.1"), ([["w1"]], "q.0")])
+def test_what_is_no_text_is_named(server: Running, q: Any, place: str) -> None:
+    told = check_error(server.client.post("/translate", json={"q": q, **LANGUAGES}), 422)
+    assert told == f"{place}: Input should be a valid string."
+
+
 def test_an_oversize_body_is_answered_although_the_client_still_writes(server: Running) -> None:
     chunks = iter([b'{"inputs": "', *[b"w1 " * 50] * 100])
     for content in (chunks, *[b'{"inputs": "' + b"x" * 14_000 + b'"}'] * 20):
