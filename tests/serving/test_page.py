@@ -159,6 +159,18 @@ def test_blocks_are_shown_before_the_sentence_is_complete(page: Page) -> None:
     assert page.text("#text") == shown
 
 
+def test_bars_shrink_as_rounds_come_and_are_not_drawn_anew(page: Page) -> None:
+    """At every round, that froze the page for a text of some pages."""
+    page.server.verifier.allow(2)
+    page.translate("w0")
+    wait_until(lambda: len(page.all("#bars-spec i")) == 2)
+    first = page.find("#bars-spec i")
+    width = first.rect["width"]
+    page.server.verifier.allow(None)
+    page.wait_for_both()
+    assert 0 < first.rect["width"] < width
+
+
 def test_a_slider_changes_the_next_run(page: Page) -> None:
     page.translate()
     page.wait_for_both()

@@ -52,30 +52,23 @@ class Lane {
     this.bars.replaceChildren();
     $(`time-${name}`).textContent = "";
     $(`count-${name}`).textContent = "";
-    this.segments = []; // { sentence, begin, end } in milliseconds
-    this.sentences = new Set();
-    this.numTokens = 0;
+    this.ends = new Map(); // of the last round of each sentence, in milliseconds
+    this.end = this.numRounds = this.numTokens = 0;
     this.texts = [];
     this.text = null; // once it is complete
   }
 
-  get end() {
-    return Math.max(0, ...this.segments.map((segment) => segment.end));
-  }
-
-  get numRounds() {
-    return this.segments.length;
-  }
-
   add(round) {
-    const before = this.segments.filter((segment) => segment.sentence === round.sentence);
-    const begin = before.length ? before.at(-1).end : 0;
+    const begin = this.ends.get(round.sentence) ?? 0;
     // Waiting in line is no pass of a model.
     const end = round.ms - round.queue_ms;
-    this.segments.push({ sentence: round.sentence, begin, end });
+    if (!this.ends.has(round.sentence)) this.heading(round.sentence);
+    this.ends.set(round.sentence, end);
+    this.end = Math.max(this.end, end);
+    this.mark(begin, end);
+    this.numRounds += 1;
     this.numTokens += round.emitted.length;
     this.texts[round.sentence] = round.text;
-    if (!this.sentences.has(round.sentence)) this.heading(round.sentence);
     this.draw(round, end - begin);
     const unit = this.name === "spec" ? "round" : "step";
     $(`count-${this.name}`).textContent = `${count(this.numRounds, unit)}, ${this.end.toFixed(0)} ms`;
@@ -83,10 +76,17 @@ class Lane {
   }
 
   heading(sentence) {
-    this.sentences.add(sentence);
+    this.bars.append(element("div", "bar"));
     if (sentence === 0) return;
     if (sentence === 1) this.rounds.prepend(element("li", "sentence", "Sentence 1"));
     this.rounds.append(element("li", "sentence", `Sentence ${sentence + 1}`));
+  }
+
+  mark(begin, end) {
+    const mark = element("i");
+    mark.style.setProperty("--begin", begin);
+    mark.style.setProperty("--took", end - begin);
+    this.bars.lastChild.append(mark);
   }
 
   draw(round, took) {
@@ -149,18 +149,10 @@ function count(n, unit) {
 }
 
 // Bars of all lanes share one scale, so every new round may shrink what is drawn already.
-function drawBars(lanes) {
+function scaleBars(lanes) {
   const longest = Math.max(...lanes.map((lane) => lane.end));
   for (const lane of lanes) {
-    const bars = new Map();
-    for (const { sentence, begin, end } of lane.segments) {
-      if (!bars.has(sentence)) bars.set(sentence, element("div", "bar"));
-      const mark = element("i");
-      mark.style.left = `${(100 * begin) / longest}%`;
-      mark.style.width = `${(100 * (end - begin)) / longest}%`;
-      bars.get(sentence).append(mark);
-    }
-    lane.bars.replaceChildren(...bars.values());
+    lane.bars.style.setProperty("--longest", longest);
     const passes = `${count(lane.numRounds, "pass")}`.replace("passs", "passes");
     lane.bars.setAttribute("aria-label", `${passes} in ${lane.end.toFixed(0)} milliseconds`);
   }
@@ -182,7 +174,7 @@ async function run(name, parameters, lanes, signal) {
   for await (const event of events(parameters, signal)) {
     if (event.round) {
       lane.add(event.round);
-      drawBars(lanes);
+      scaleBars(lanes);
       if (event.round.sentence !== sentence) drawText.shown = "";
       sentence = event.round.sentence;
       if (lanes.length === 1) drawText(event.round, lane.texts.slice(0, sentence));
