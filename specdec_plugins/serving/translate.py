@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from http import HTTPStatus
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -38,7 +39,7 @@ from specdec_plugins.corpus.cli import build, check, flag_of, flags_of, option
 from specdec_plugins.decoding.requests import FinishReason
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.errors import UserError, handling, imported, require, run_command
-from specdec_plugins.serving.client import KEY_VARIABLE, Client
+from specdec_plugins.serving.client import KEY_VARIABLE, Client, ClientError
 
 R = TypeVar("R")
 _BUFFER = 64  # most lines of a task
@@ -292,7 +293,12 @@ class Server:
         [line] = sentences
         if not line.text.strip():
             return [Translation(line.number, line.text)]
-        answer = self._client.generate(line.text, **self._asked)
+        try:
+            answer = self._client.generate(line.text, **self._asked)
+        except ClientError as error:
+            if error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                raise
+            raise UserError(f"{line.where}: {error}") from error
         # An earlier server refuses what it cannot read, and does not say what it cuts.
         fault = answer.get("unreadable") or ""
         require(self._copies or not fault, f"{line.where}: {fault}")

@@ -340,6 +340,14 @@ def test_lines_that_cannot_be_decoded_are_empty_and_told(
     assert "in, line 2: is left empty, as the model's scores" in capsys.readouterr().err
 
 
+def test_a_line_that_the_server_refuses_is_named(
+    translate: Translate, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _ = translate(b"w1\n" + b"w1 " * 9000, "--server", client.url)
+    assert status == 2
+    assert "in, line 2: 27000 characters exceed the limit of 20000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("here", [True, False])
 def test_lines_that_are_cut_or_copied_are_named(
     here: bool,
