@@ -95,7 +95,9 @@ class Parameters(Refusing):
     n_best: Beam | None = _field("the best N translations of the search, of num_beams or fewer")
     glossary: Terms | None = _field("terms and the translations that they must have, found by a "
                                     "beam search of 5 unless num_beams is given")  # fmt: skip
-    no_repeat_ngram_size: Count | None = _field("no so many tokens in a row occur twice")
+    no_repeat_ngram_size: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = _field(
+        "no so many tokens in a row occur twice; 0 = off"
+    )
     repetition_penalty: Finite | None = _field(
         "above 1: tokens that a sentence has become less likely in it", ge=LEAST
     )
