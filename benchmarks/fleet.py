@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.reports import Columns, command, describe, in_words, number, table, write
+from benchmarks.reports import ROOT, Columns, command, describe, in_words, number, table, write
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.corpus import scoring
@@ -36,6 +36,7 @@ from specdec_plugins.formats.output import check_output
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # rows of a batch, as many as a server decodes at once
 RATES = (10, 1000, 100_000)  # sentences a second
 BOUNDS = (0.05, 0.1, 0.25, 1.0)  # seconds, of the 99th percentile
+PAIR = "data/models/en-de-small"
 MOST_ENGINES = 16  # that are simulated; of more, each does as well as with these
 
 
@@ -173,6 +174,7 @@ def cores(costs: Costs, texts: Sequence[Text], rate: float, bound: float) -> tup
 
 def measure(lines: Sequence[str], pair: Path) -> tuple[Costs, list[Text]]:
     """What rounds cost here, and what decoding took for each sentence."""
+    most_rows = read_bundle(pair).defaults.get("few_rows", 1)
     load = partial(SpeculativeTranslator.from_pretrained, str(pair), dtype="int8", scores=False)
     fast, slow = load(), load(strategy="AR")
     sentences = [Sentence(number, line) for number, line in enumerate(lines, start=1)]
@@ -184,7 +186,6 @@ def measure(lines: Sequence[str], pair: Path) -> tuple[Costs, list[Text]]:
         texts.append(Text(len(lines[int(request.id) - 1].split()), sum(emitted), emitted))
     found = [[timed(one, requests, size) for size in SIZES] for one in (slow, fast)]
     (plain, joining), (drafted, _) = (zip(*each, strict=True) for each in found)
-    most_rows = read_bundle(pair).defaults.get("few_rows", 1)
     return Costs(plain, drafted, joining, most_rows), texts
 
 
@@ -248,7 +249,7 @@ class FleetOptions:
     """Say how many cores a load takes, by replaying what rounds cost on this machine."""
 
     # fmt: off
-    pair: Path = option("data/models/en-de-small", "bundle", positional=True)
+    pair: Path = option(ROOT / PAIR, f"bundle (default: {PAIR} of this project)", positional=True)
     input: Path = option(MISSING, "sentences, one a line")
     output: Path = option(MISSING, "prefix of the record and the page")
     # fmt: on

@@ -51,6 +51,7 @@ def spread(values: Sequence[float], unit: str = "x", digits: int = 2) -> str:
 def write(output: str, record: Record, page: str) -> None:
     """OUTPUT.json and OUTPUT.md."""
     text = json.dumps(record, indent=1, ensure_ascii=False)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
     Path(f"{output}.json").write_text(text + "\n", encoding="utf-8")
     Path(f"{output}.md").write_text(page + "\n", encoding="utf-8")
 

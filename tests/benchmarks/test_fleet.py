@@ -42,15 +42,15 @@ def test_drafts_are_made_in_small_batches_only() -> None:
 
 
 @pytest.mark.integration
-def test_the_command_measures_and_writes_a_page(
+def test_the_command_measures_in_any_folder_and_writes_a_page_in_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fleet, "SIZES", (1, 2))
     monkeypatch.setattr(fleet, "RATES", (10,))
-    source = tmp_path / "raw.en"
-    source.write_text("Two dogs run.\n\nA man sits on a bench.\n", encoding="utf-8")
-    assert fleet.COMMAND.run(["--input", str(source), "--output", str(tmp_path / "out")]) == 0
-    record = json.loads((tmp_path / "out.json").read_text())
+    Path("raw.en").write_text("Two dogs run.\n\nA man sits on a bench.\n", encoding="utf-8")
+    assert fleet.COMMAND.run(["--input", "raw.en", "--output", "new/out"]) == 0
+    record = json.loads(Path("new/out.json").read_text())
     assert [text["words"] for text in record["texts"]] == [3, 6]
     assert all(cost > 0 for name in ("plain", "drafted") for cost in record["costs"][name])
-    assert "| 99 % within, s |" in (tmp_path / "out.md").read_text()
+    assert "| 99 % within, s |" in Path("new/out.md").read_text()
