@@ -5,6 +5,7 @@
 - ``content``: what a file or folder holds, wherever it is.
 - ``Log``: an append-only file of results, for work whose every part should be kept.
 - ``locked``: one run at a time in a folder.
+- ``Watch``: time, without that for which a process was stopped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -138,6 +140,20 @@ def _lock_file(folder: Path) -> Iterator[Path]:
             if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 yield path
                 return
+
+
+class Watch:
+    """The time since it was made, but at most ten times what the processor worked for this process:
+    more passes only while ctrl-Z or SIGSTOP stop it.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic(), time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        began, used = self._began
+        return min(time.monotonic() - began, 10 * (time.process_time() - used))
 
 
 class Log:

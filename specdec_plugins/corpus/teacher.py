@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from specdec_plugins.corpus.resume import Watch
 from specdec_plugins.decoding.beam import BeamDecoder
 from specdec_plugins.decoding.constraints import Constraints
 from specdec_plugins.decoding.engine import EngineConfig
@@ -161,7 +161,7 @@ class Teacher:
     def chunks(self, max_tokens: int, spans: Spans, on_done: Callable[[int], object]) -> Chunks:
         """Yields the chunks; sources too long for the verifier keep their original target."""
         for chunk, span in spans.items():
-            began = time.monotonic()
+            watch = Watch()
             originals = [index for index in span if self._sources.sizes[index] > self._longest]
             lines: dict[int, str | None] = {
                 index: self._dictionary.string(self._targets[index].tolist()) for index in originals
@@ -180,7 +180,7 @@ class Teacher:
             lines |= {index: lines[one] for index, one in same.items()}
             on_done(len(same) - len(first))
             content = {"lines": [lines[index] for index in span], "originals": originals}
-            yield chunk, {**content, "seconds": round(time.monotonic() - began, 3)}
+            yield chunk, {**content, "seconds": round(watch.seconds, 3)}
 
 
 class Task(NamedTuple):

@@ -13,7 +13,6 @@ import math
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
@@ -31,7 +30,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, spawn
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec_plugins.corpus.cli import logger
-from specdec_plugins.corpus.resume import Log, sha256
+from specdec_plugins.corpus.resume import Log, Watch, sha256
 from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.decoding.networks import with_fast_products
 from specdec_plugins.decoding.networks.reading import give_back
@@ -244,11 +243,11 @@ class Training:
         with handling(signals.append, (signal.SIGINT, *ENDING)):
             stop = False
             while not stop and self.progress < 1 and self.seconds < 3600 * due:
-                began = time.monotonic()
+                watch = Watch()
                 self._step()
                 if self.update % _SHOWN == 0:
                     self._show()
-                self.seconds += time.monotonic() - began
+                self.seconds += watch.seconds
                 stop = self._agree(bool(signals))
             self._check()  # what is no number is not saved
             self.save()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from specdec_plugins.corpus.resume import Log, content, content_hash, locked
+from specdec_plugins.corpus.resume import Log, Watch, content, content_hash, locked
 from specdec_plugins.formats.output import written_whole
 from tests.refusals import refused
 
@@ -87,3 +88,12 @@ def test_a_log_keeps_its_whole_entries(tmp_path: Path) -> None:
     for text in ("no JSON\n", "[1]\n", ""):
         path.write_text(text)
         refused("damaged", Log, path, {"lines": 3})
+
+
+def test_a_watch_counts_work_and_what_is_usual_beside_it() -> None:
+    watch, began = Watch(), time.process_time()
+    time.sleep(0.5)  # as good as stopped
+    assert watch.seconds < 0.2
+    while time.process_time() < began + 0.2:
+        pass
+    assert watch.seconds > 0.5

@@ -7,11 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -327,9 +325,7 @@ def test_it_ends_where_more_training_brings_no_more(
 
 def test_hours_end_it_too_and_the_best_is_kept(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock on which an update takes 0.1 s, whatever else this machine does."""
-    ticks = count()
-    clock = SimpleNamespace(monotonic=lambda: next(ticks) / 10, time=time.time)
-    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(loop, "Watch", lambda: SimpleNamespace(seconds=0.1))
     plan = replace(plan, updates=None, hours=3e-4, every=1e-4)
     found = iter([1.0, 3.0, *[2.0] * 9])
     training = Training(plan)
