@@ -36,7 +36,13 @@ from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_
 from specdec_plugins.formats.eight_bits import fits_8_bits
 from specdec_plugins.formats.exports import export_ctranslate2, export_marian
 from specdec_plugins.formats.hub import local_model
-from specdec_plugins.formats.models import check_direction, read_model, read_model_of, to_checkpoint
+from specdec_plugins.formats.models import (
+    check_direction,
+    dictionaries_of,
+    read_model,
+    read_model_of,
+    to_checkpoint,
+)
 from specdec_plugins.formats.output import check_output, new_folder
 from specdec_plugins.formats.pretrained.config import is_pretrained
 from specdec_plugins.formats.text import load_codes
@@ -97,7 +103,7 @@ def _verifier(args: SimpleNamespace) -> _Verifier:
     require(args.verifier is not None, "give the verifier's checkpoint with --AR-path.")
     if args.tokenizer is not None:
         args.bpe_codes = _codes(Path(args.data), args.bpe_codes)
-    both = load_dictionaries(args.data, args.source_lang, args.target_lang)
+    both = dictionaries_of(args.data, (args.source_lang, args.target_lang), args.verifier)
     verifier = read_model_of(Transformer, args.verifier, both.source, both.target)
     text = {"tokenizer": args.tokenizer, **{n: True for n in RAW_TEXT if getattr(args, n)}}
     return text, (both.source_lang, both.target_lang), (both.source, both.target), verifier
@@ -209,7 +215,8 @@ def _read_source(args: SimpleNamespace) -> tuple[Model, Dictionaries, dict[str, 
     else:
         check_folder(source)
         require(args.data is not None, f"{source}: not a bundle; add --data with dict.<lang>.txt.")
-        dictionaries = load_dictionaries(args.data, args.source_lang, args.target_lang)
+        asked = (args.source_lang, args.target_lang)
+        dictionaries = dictionaries_of(args.data, asked, source)
     verifier = read_model_of(Transformer, source, dictionaries.source, dictionaries.target)
     return verifier, dictionaries, text
 

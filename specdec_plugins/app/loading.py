@@ -54,7 +54,7 @@ from specdec_plugins.formats.bundle import (
 )
 from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary, load_dictionaries
 from specdec_plugins.formats.hub import local_model
-from specdec_plugins.formats.models import read_model_of
+from specdec_plugins.formats.models import dictionaries_of, read_model_of
 from specdec_plugins.formats.pretrained.config import PretrainedConfig, is_pretrained, read_config
 from specdec_plugins.formats.pretrained.tokenizer import read_tokenizer
 from specdec_plugins.formats.pretrained.weights import read_model as read_pretrained
@@ -254,7 +254,7 @@ def read_words(settings: Settings) -> Words:
         named = (codec.source_lang or "source", codec.target_lang or "target")
         both = Dictionaries(tokenizer.source, tokenizer.target, *named)
         return Words(codec, both, (tokenizer.source_order, tokenizer.target_order), config)
-    both = load_dictionaries(settings.data, *asked)
+    both = dictionaries_of(settings.data, asked, settings.verifier)
     text = text_pipeline(settings, both) if settings.raw_text else None
     return Words(Codec(both.source, both.target, text, settings.remove_bpe), both)
 
@@ -282,7 +282,8 @@ def origin(settings: Settings) -> dict[str, dict[str, Any]]:
     if settings.tokenizer == PRETRAINED:
         paths["tokenizer"] = tokenizer_files(Path(settings.data))
     else:
-        both = load_dictionaries(settings.data, settings.source_lang, settings.target_lang)
+        asked = (settings.source_lang, settings.target_lang)
+        both = dictionaries_of(settings.data, asked, settings.verifier)
         in_force |= {"source_lang": both.source_lang, "target_lang": both.target_lang}
         contents["dictionaries"] = both.digests
         theirs = _drafter_dictionaries(settings, both)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from specdec_plugins.errors import UserError, read_text, require
 
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 of every dictionary; not in the file
 _OVERWRITE = "#fairseq:overwrite"
+Languages = tuple[str | None, str | None]  # source, target
 
 
 class Dictionary:
@@ -116,18 +117,23 @@ class Dictionaries:
 
 
 def load_dictionaries(
-    folder: str | Path, source_lang: str | None = None, target_lang: str | None = None
+    folder: str | Path,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    trained: Callable[[], Languages] = lambda: (None, None),
 ) -> Dictionaries:
     """The two dictionaries of a folder; languages that are not given come from file names.
 
-    The data files of a prepared folder name its direction (`train.en-de.en.idx`). Raises
-    UserError if the folder, a dictionary, or the direction cannot be found.
+    The data files of a prepared folder name its direction (`train.en-de.en.idx`). trained: that of
+    the model, asked for where file names do not tell. Raises UserError if the folder, a dictionary,
+    or the direction cannot be found.
     """
     require(
         Path(folder).is_dir(), f"{folder}: not a folder; give the folder that holds dict.*.txt."
     )
     if source_lang is None or target_lang is None:
-        source_lang, target_lang = _infer_languages(Path(folder), source_lang, target_lang)
+        given = (source_lang, target_lang, trained)
+        source_lang, target_lang = _infer_languages(Path(folder), *given)
     sides = [
         Dictionary.load(Path(folder) / f"dict.{lang}.txt", lang)
         for lang in (source_lang, target_lang)
@@ -135,7 +141,9 @@ def load_dictionaries(
     return Dictionaries(sides[0], sides[1], source_lang, target_lang)
 
 
-def _infer_languages(folder: Path, source: str | None, target: str | None) -> tuple[str, str]:
+def _infer_languages(
+    folder: Path, source: str | None, target: str | None, trained: Callable[[], Languages]
+) -> tuple[str, str]:
     pairs = {path.name.split(".")[1] for path in folder.glob("*.*-*.*.idx")}
     if len(pairs) == 1 and source is None and target is None:
         first, _, second = pairs.pop().partition("-")
@@ -148,6 +156,9 @@ def _infer_languages(folder: Path, source: str | None, target: str | None) -> tu
     others = [lang for lang in found if lang not in (source, target)]
     if len(found) == 2 and len(others) == 1:
         return source or others[0], target or others[0]
+    known = trained()
+    if {*known} <= {*found} and source in (None, known[0]) and target in (None, known[1]):
+        return str(known[0]), str(known[1])
     raise UserError(
         f"{folder}: the file names do not tell which of {', '.join(found)} is the source; set "
         "--source-lang and --target-lang."

@@ -27,10 +27,14 @@ from specdec_plugins.decoding.networks.trained import (
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.formats.bundle import WEIGHTS_SUFFIX, read_weights
 from specdec_plugins.formats.checkpoints import load_checkpoint, untrained
-from specdec_plugins.formats.dictionaries import Dictionaries, Dictionary
+from specdec_plugins.formats.dictionaries import (
+    Dictionaries,
+    Dictionary,
+    Languages,
+    load_dictionaries,
+)
 
 _VERSION = 3.0  # from 2 on, a stack may end in a norm; from 3 on, layers have today's layout
-Languages = tuple[str | None, str | None]  # source, target
 DIGESTS = "dictionaries"  # the entry of a checkpoint's settings
 
 # Buffers that mark the format of a file, and position tables that are computed anyway.
@@ -63,6 +67,13 @@ def read_model_of(
     check_direction(path, model.languages, (source.language, target.language))
     model.check_dictionaries(source, target)
     return model
+
+
+def dictionaries_of(folder: str | Path, asked: Languages, model: str | Path | None) -> Dictionaries:
+    """As `load_dictionaries`; where file names do not tell the direction, the model does."""
+    return load_dictionaries(
+        folder, *asked, lambda: read_model(model).languages if model is not None else (None, None)
+    )
 
 
 def check_direction(path: str | Path, trained: Languages, asked: Languages) -> None:

@@ -168,8 +168,8 @@ def _check_dictionaries(cfg: Any, path: Path, checkpoint: dict[str, Any] | None)
     from specdec_plugins.formats.dictionaries import load_dictionaries
     from specdec_plugins.formats.models import DIGESTS, TrainingRecord
 
-    languages = [getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target")]
-    both = load_dictionaries(cfg.task.data.split(os.pathsep)[0], *languages)
+    source, target = (getattr(cfg.task, f"{side}_lang", None) for side in ("source", "target"))
+    both = load_dictionaries(cfg.task.data.split(os.pathsep)[0], source, target)
     if checkpoint is not None:
         TrainingRecord(checkpoint, path).check_dictionaries(both)
     with open_dict(cfg):
