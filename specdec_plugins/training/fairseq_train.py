@@ -242,15 +242,15 @@ def _saving() -> Iterator[list[int]]:
             cfg.optimization.stop_time_hours, cfg.dataset.disable_validation = 1e-9, True
         return validate_and_save(cfg, trainer, *given)
 
-    is_training = [True]
+    parents = [os.getpid()]  # of a process that is forked: the last of them
     # A process cannot take the hook back; what it starts afterwards is not this training's.
-    os.register_at_fork(after_in_child=lambda: _obey_only_parent() if any(is_training) else None)
+    os.register_at_fork(after_in_child=lambda: _obey_only_parent(parents) if parents else None)
     loop.train, loop.validate_and_save = train_first_epoch, save_if_told
     try:
         with heeding:
             yield told
     finally:
-        is_training.clear()
+        parents.clear()
         loop.train, loop.validate_and_save = train, validate_and_save
 
 
@@ -266,12 +266,19 @@ def _is_told(told: Sequence[int], trainer: Any) -> bool:
     return bool(number)
 
 
-def _obey_only_parent() -> None:
-    """Spare a process that loads data from signals to all processes: saving still needs it."""
+def _obey_only_parent(parents: list[int]) -> None:
+    """Spare a process that loads data from signals to all processes: saving still needs it.
+
+    It ends with its parent, whose locks it holds; torch sees that only where it happens later on.
+    """
+    parent = parents[-1]
+    parents.append(os.getpid())
 
     def wait() -> None:
-        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-            pass
+        while os.getppid() == parent:
+            told = signal.sigtimedwait({signal.SIGTERM}, 0.5)
+            if told and told.si_pid == parent:
+                break
         os._exit(0)
 
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)

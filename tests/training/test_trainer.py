@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -19,6 +20,7 @@ import torch
 
 from specdec_plugins.corpus.checkpoints import LAST, num_updates
 from specdec_plugins.formats.checkpoints import load_checkpoint
+from specdec_plugins.training import fairseq_train
 from specdec_plugins.training.trainer import Trainer
 from tests.refusals import refused, told
 from tests.training.conftest import SIZES, STOCK, call_train, run_train, start_train
@@ -110,3 +112,19 @@ def test_a_training_that_is_killed_while_it_saves_goes_on(data: Path, tmp_path: 
         assert [int(number) >= saved for number in begun] == ([True] if saved else [])
         saved = max(map(int, re.findall(r"Saved checkpoint .* @ (\d+) updates", text)))
         log.unlink()
+
+
+def test_what_loads_data_ends_with_a_training_that_is_killed() -> None:
+    """At once, too: torch looks for its parent later on only, and whoever is left has its locks."""
+    reading, writing = os.pipe()
+    if (training := os.fork()) == 0:
+        with fairseq_train._saving():
+            if os.fork():
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(training, 0)
+    is_closed, _, _ = select.select([reading], [], [], 20)
+    os.close(reading)
+    assert is_closed
