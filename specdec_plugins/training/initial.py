@@ -84,7 +84,7 @@ class InitialOptions:
     verifier: Path = option(MISSING, "checkpoint of the verifier")
     output: Path = option(MISSING, "checkpoint to write")
     data: Path | None = option(None, "the drafter's data folder, to check dictionaries")
-    seed: int = option(1, "for newly initialised weights")
+    seed: int = option(1, "for newly initialised weights", least=0, most=2**32 - 1)
     print_flags: bool = option(False, "print nothing but the flags for train.py that fit the "
         "checkpoint, for scripts")
     # fmt: on

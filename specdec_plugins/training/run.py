@@ -75,8 +75,8 @@ class TrainingOptions:
     data: Path = option(MISSING, "folder that fairseq-preprocess wrote")
     save_dir: Path = option(MISSING, "folder of the checkpoints; a stopped run continues there")
     decoder_layers: int | None = option(None, "decoder layers (default: the verifier's)", least=1)
-    lr: float = option(None, "peak learning rate")
-    dropout: float = option(None, "dropout of the model")
+    lr: float = option(None, "peak learning rate", above=0, most=1)
+    dropout: float = option(None, "dropout of the model", least=0, below=1)
     warmup: int = option(None, "warm-up updates until the peak", least=1)
     updates: int = option(None, "total number of updates", least=1)
     batch_tokens: int = option(None, "maximum target tokens per update, over all workers", least=1)
@@ -85,7 +85,7 @@ class TrainingOptions:
         "process)", least=1)
     precision: str | None = option(None, "precision of the training, kept on resuming (default: "
         "fp16 on GPUs, fp32 on CPUs)", choices=("fp32", "fp16", "bf16"))
-    seed: int = option(1, "seed of initialisation and training")
+    seed: int = option(1, "seed of initialisation and training", least=0, most=2**32 - 1)
     cpu: bool = option(False, "do not use a GPU")
     flags: Sequence[str] = ()  # of train.py
     # fmt: on
@@ -106,9 +106,11 @@ class VerifierOptions(TrainingOptions):
     width: int = option(512, "width of embeddings and layers", least=1)
     ffn: int = option(2048, "inner width of the feed-forward layers", least=1)
     heads: int = option(8, "attention heads", least=1)
-    label_smoothing: float = option(0.1, "share of probability spread over all types", least=0)
+    label_smoothing: float = option(0.1, "share of probability spread over all types", least=0,
+        below=1)
     end_lr: float | None = option(None, "learning rate of the last update, which is reached "
-        "linearly (default: the rate falls as the inverse square root of the updates)", least=0)
+        "linearly (default: the rate falls as the inverse square root of the updates)", least=0,
+        most=1)
     best_by: str = option("loss", "criterion of the best checkpoint: the loss, or BLEU of the dev "
         "set, searched with a beam of 5", choices=("loss", "bleu"))
     lr: float = like(TrainingOptions, "lr", default=7e-4)
@@ -156,6 +158,8 @@ def _check(args: TrainingOptions, checkpoint: str | None, flag: str) -> None:
 
 def train_verifier(args: VerifierOptions) -> None:
     check_heads(args.width, args.heads)
+    rises = f"--end-lr {args.end_lr} is above --lr {args.lr}, from which the rate falls; lower it"
+    require((args.end_lr or 0) <= args.lr, rises)
     start: str | Path | None = args.start
     grows = args.start is not None and is_bundle(args.start)
     _check(args, None if grows else args.start, "--from")
@@ -304,6 +308,8 @@ def _processes(args: TrainingOptions) -> tuple[list[Any], list[Any], int, dict[s
         launcher += ["-m", "torch.distributed.run", "--standalone"]
         launcher += ["--nproc-per-node", num_workers]
     kept = kept_precision(args.save_dir, args.precision)
+    needed = "--precision fp16 needs a GPU; give bf16 or fp32"
+    require(num_gpus > 0 or args.precision != "fp16", needed)
     precision = kept or ("fp16" if num_gpus else "fp32")
     # Seconds that torchrun leaves its workers to save in; its default may be too few.
     environment = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600", **os.environ}

@@ -290,6 +290,25 @@ def test_more_workers_than_gpus_are_refused(
     assert "--workers 3: this machine has 2 GPUs" in told(capsys, run.VERIFIER.run, [*flags])
 
 
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--lr 0", "--lr must be above 0 and at most 1, not 0.0."),
+        ("--lr inf", "--lr must be above 0 and at most 1, not inf."),
+        ("--dropout 1.5", "--dropout must be 0 or more and less than 1, not 1.5."),
+        ("--label-smoothing 2", "--label-smoothing must be 0 or more and less than 1, not 2.0."),
+        ("--seed -1", "--seed must be 0 or more and at most"),
+        ("--end-lr 1e-3", "--end-lr 0.001 is above --lr 0.0007, from which the rate falls"),
+        ("--precision fp16 --cpu", "--precision fp16 needs a GPU; give bf16 or fp32"),
+    ],
+)
+def test_what_no_training_can_use_is_refused_before_it(
+    flags: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data", str(tmp_path), "--save-dir", str(tmp_path / "new"), *flags.split()]
+    assert sentence in told(capsys, run.VERIFIER.run, words)
+
+
 def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
     args = recipe.COMMAND.parse("--prepared", "work/wmt14", "--out", "work/x")
     titles = [step.title for step in recipe.Recipe(args).commands()]
