@@ -98,6 +98,8 @@ class Distillation:
             f"{self.output}: exists with other data or settings; give another --output, or "
             "remove that folder",
         )
+        if self.there() and self.missing():  # more --hours than before
+            return False
         logger.info("%s: done already", self.output)
         return True
 
@@ -247,7 +249,8 @@ class DistillOptions:
     subset: str = option("train", "split of the data-bin")
     beam: int = option(5, "beam size; 1 is greedy", least=1)
     lenpen: float = option(1.0, "length penalty; above 1 favours long outputs")
-    max_len_a: float = option(0.0, "at most A * source tokens + B target tokens", least=0)
+    max_len_a: float = option(0.0, "at most A * source tokens + B target tokens", least=0,
+        most=1000)
     max_len_b: int = option(200, "see --max-len-a", least=1)
     max_tokens: int = option(4096, "source tokens per batch", least=1)
     dtype: str = option("float32", "precision; int8 is for a CPU, and float16 for a GPU: some "

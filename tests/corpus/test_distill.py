@@ -184,6 +184,8 @@ def test_hours_that_are_over_end_it_with_what_is_there(
     found = sentences(tmp_path / "kd", "de")
     assert found == sentences(distilled, "de")[: len(found)]
     assert len(sentences(tmp_path / "kd", "en")) == len(found) == 5
+    distil(verifier, tmp_path / "kd", "--hours", 1)  # more of them go on
+    assert sentences(tmp_path / "kd", "de") == sentences(distilled, "de")
 
 
 @pytest.fixture
