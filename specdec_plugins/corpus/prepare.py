@@ -227,6 +227,7 @@ def _check_flags(args: PrepareOptions) -> None:
         )
         if args.tokenizer == "moses":
             _check_language(flag, language)
+    require(args.bpe != "none" or not args.codes, "give either --codes or --bpe none, not both")
     require(not (args.cover_latin and args.dict), "give either --cover-latin or --dict, not both")
     require(
         bool(args.dict or not args.dict_tgt), "--dict-tgt needs --dict, the source's dictionary"

@@ -218,6 +218,7 @@ def test_repeated_pairs_are_computed_once(tmp_path: Path, monkeypatch: pytest.Mo
         (["--train", "none.tsv"], "none.tsv: no such file"),
         (["--train", "a,b,c"], "expected one TSV file, or SOURCE_FILE,TARGET_FILE"),
         (["--codes", "none"], "none: no such file"),
+        (["--codes", "none", "--bpe", "none"], "give either --codes or --bpe none"),
         (["--train", "."], "a folder; expected a text file: a TSV, or two files with a comma"),
         (["--valid", "dev.en,."], "dev.en: no such file; expected a text file: one side"),
         (["--dict", "."], "a folder; expected a dictionary"),
