@@ -304,9 +304,9 @@ def main(args: ReproduceOptions) -> None:
         torch.set_num_threads(args.threads)
     with quiet_libraries():
         record, log = run(args)
-    plots = draw_reproduction(record["rows"], args.output)
+    plots = draw_reproduction(record["rows"], str(args.output))
     page = report(record, [path.name for path in plots])
-    write(args.output, record, page)
+    write(str(args.output), record, page)
     log.remove()
     print(page)
 
@@ -325,7 +325,7 @@ class ReproduceOptions:
     test: str | None = option(None, "raw sources and references as a TSV file or "
         "SOURCES,REFERENCES (plain, .gz or .xz); FILE:FROM-TO takes only those lines")
     seen: Path | None = option(None, "training text, a TSV file: how many of the sentences it has")
-    output: str = option(MISSING, "writes OUTPUT.json, OUTPUT.md, OUTPUT.*.svg")
+    output: Path = option(MISSING, "writes OUTPUT.json, OUTPUT.md, OUTPUT.*.svg")
     sentences: int | None = option(None, "number of sentences, from the start (default: all)",
         least=1)
     block_sizes: Sequence[int] | None = option(None, "block sizes (default: 5 10 15 20 25 30, if "

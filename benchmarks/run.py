@@ -25,7 +25,7 @@ def main(options: Options) -> None:
     check_output(f"{options.output}.json", "--output", inputs=inputs, replaced=True)
     plots.pyplot()
     results = Results(run(options))
-    write(results, options.output)
+    write(results, str(options.output))
     print(page(results))
 
 

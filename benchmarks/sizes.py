@@ -90,7 +90,7 @@ class SizesOptions:
     """Measure models of sizes that people have, with random weights, against CTranslate2."""
 
     # fmt: off
-    output: str = option(MISSING, "prefix of the record and the page")
+    output: Path = option(MISSING, "prefix of the record and the page")
     shapes: Sequence[str] = option(tuple(SHAPES), "which (default: all)", choices=tuple(SHAPES))
     sentences: int = option(3, "sentences; of the largest shape one", least=1)
     tokens: int = option(16, "tokens of a source and of its translation", least=2)
@@ -108,8 +108,9 @@ def measured(name: str, options: SizesOptions) -> list[Cell]:
     count = 1 if config.decoder.dim > 512 else options.sentences
     sentences = random_sentences(config.decoder.vocab_size, count, options.tokens)
     turns = Options(
-        *("", "", ""), threads=options.threads, repeats=options.repeats, turn=1, work=options.work
-    )
+        *(options.output, "", ""),
+        threads=options.threads, repeats=options.repeats, turn=1, work=options.work,
+    )  # fmt: skip
     Path(options.work).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sizes-", dir=options.work) as folder:
         words = "".join(f"{word} 1\n" for word in made_up_words(config.decoder.vocab_size))
@@ -175,7 +176,7 @@ def main(options: SizesOptions) -> None:
     facts = describe("cpu")
     told = [f"`{command()}`", in_words(facts), page(records)]
     record = {"machine": facts, "tokens": options.tokens, "rows": records}
-    write(options.output, record, "\n\n".join(["# Sizes that people have", *told]))
+    write(str(options.output), record, "\n\n".join(["# Sizes that people have", *told]))
 
 
 COMMAND = CommandLine("specdec bench sizes", main, SizesOptions, interrupted=STOPPED)

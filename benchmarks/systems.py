@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -91,7 +92,7 @@ class Options:
         **dict.fromkeys(("--grow", "--grow-bits"), "data/models/en-de is a trained pair of the "
             "paper's size; `specdec bench sizes` measures other shapes")}
 
-    output: str = _how(MISSING, "prefix of the names of the results", "OUTPUT")
+    output: Path = _how(MISSING, "prefix of the names of the results", "OUTPUT")
     pair: str = _what(MISSING, "verifier, drafter, dictionaries and BPE codes", "FOLDER")
     test: str = _what(MISSING, "raw text: a TSV with source and target in columns 1 and 2, or "
         "SOURCE,TARGET", "FILE")

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import benchmarks.run as bench
+from benchmarks import reproduce
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare, scoring
 from specdec_plugins.errors import UserError
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.serving import translate
-from specdec_plugins.training import fairseq_train, initial, run
+from specdec_plugins.training import fairseq_train, initial, recipe, run
 from tests.bundles import BUNDLED
 from tests.refusals import refused, told
 
@@ -94,6 +95,22 @@ def test_a_program_asks_before_its_work(
     assert said.startswith(f"{program}: error: ")
     assert output in said
     assert ("no folder" if kind == FILE else "cannot be written") in said
+
+
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        (recipe.COMMAND.run, "--train a --valid b --out"),
+        (prepare.COMMAND.run, "--src en --tgt de --train a --valid b --out"),
+        (reproduce.COMMAND.run, "x --test a --output"),
+        (bench.COMMAND.run, "--pair x --test a --output"),
+        (scoring.EVALUATE.run, "out"),
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(
+    main: Run, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "expected a path, not ''" in told(capsys, main, [*words.split(), ""])
 
 
 def into(path: str | Path, **how: bool) -> None:

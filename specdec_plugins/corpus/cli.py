@@ -167,6 +167,7 @@ class Option:
         if not metavar and kind is not bool and not names:
             metavar = _METAVARS.get(kind, "VALUE")
         kind, some = (Any, "") if read else (Literal[names], names[0]) if names else (kind, kind())
+        read = read or (named_path if kind is Path else None)
         how = Parameter(
             name=self.flag if self.positional else self.flags or self.flag,
             help=self.told,
@@ -301,6 +302,13 @@ def whole_number(text: str) -> int:
     if not re.fullmatch(r"[+-]?\d+", text):
         raise ValueError(f"expected a whole number, not {text!r}")
     return int(text)
+
+
+def named_path(text: str) -> Path:
+    """The value of a flag that takes a path: an unset variable of a shell names none."""
+    if not text:
+        raise ValueError("expected a path, not ''")
+    return Path(text)
 
 
 def or_none(text: str) -> str | None:

@@ -443,7 +443,7 @@ class RecipeOptions(StepOptions):
     prepared: str = option("", "OUT of a preparation script, instead of --train and --valid")
     start: str = option("", "start from the verifier of this bundle, with its subwords and "
         "weights; layers are repeated if it is shallower", flags=("--from",))
-    out: str = option(MISSING, "folder for everything")
+    out: Path = option(MISSING, "folder for everything")
     workers: int | None = option(None, "GPUs, or processes on CPUs")
     precision: str = option("", "precision of the trainings (default: fp16 on GPUs, fp32 on CPUs)",
         choices=("fp32", "fp16", "bf16"))
