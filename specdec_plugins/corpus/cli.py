@@ -129,10 +129,8 @@ class Option:
         is_text = isinstance(value, os.PathLike) and kind is not Path
         is_any = self.type is Any  # as it is read
         wanted = None if is_any else misfit(self.type, os.fspath(value) if is_text else value)
-        require(
-            wanted is None,
-            f"{self.flag} must be {(wanted or '').removesuffix(' or null')}, not {value!r}.",
-        )
+        told = (wanted or "").removesuffix(" or null")
+        require(wanted is None, f"{self.flag} must be {told}, not {value!r}.")
         bounds = [(*_BOUNDS[name][1:], bound) for name, bound in self.bounds.items()]
         wanted = " and ".join(words.format(bound) for words, _, bound in bounds)
         advice = f"; {self.advice}" if self.advice else ""
@@ -141,10 +139,8 @@ class Option:
                 self.choices.get(one)
             told = f"There is no {self.flag} {one!r}; choose one of: "
             require(not self.names or one in self.names, f"{told}{', '.join(self.names)}.")
-            require(
-                all(holds(one, bound) for _, holds, bound in bounds),
-                f"{self.flag} must be {wanted}, not {one}{advice}.",
-            )
+            is_within = all(holds(one, bound) for _, holds, bound in bounds)
+            require(is_within, f"{self.flag} must be {wanted}, not {one}{advice}.")
             require(one == one, f"{self.flag} must be a number, not {one}.")  # NaN equals nothing
 
     def parameter(self, groups: Mapping[str, Any]) -> Declared:
@@ -221,10 +217,7 @@ def flag_of(record: type, name: str) -> str:
 
 
 def check(record: Any) -> None:
-    """Raises UserError for the first field with a value that its declaration does not allow.
-
-    None is always allowed: it means not given.
-    """
+    """Raises UserError for the first value that is not allowed; None, as not given, always is."""
     for name, one in _options(type(record)).items():
         if (value := getattr(record, name)) is not None:
             one.check(value)
