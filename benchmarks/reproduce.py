@@ -148,7 +148,8 @@ def run(args: ReproduceOptions) -> tuple[Record, Log]:
     log = open_log(args, list(systems), sources)
     # Sentences of similar length are decoded together.
     ordered = sentences if args.batch == 1 else sorted(sentences, key=lambda s: len(s.text))
-    decodings = decode(systems, ordered, args.batch, log=log)
+    with log.held():
+        decodings = decode(systems, ordered, args.batch, log=log)
     language = settings.target_lang or ""
     record = {
         "title": args.title

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.errors import UserError, require, telling
-from specdec_plugins.formats.output import lock, written_whole
+from specdec_plugins.formats.output import lock, lock_lines, written_whole
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -177,6 +177,13 @@ class Log:
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(about) + "\n", encoding="utf-8")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs from adding to it. Raises UserError where one does."""
+        with self.path.open("rb") as file:
+            lock_lines(file.fileno(), self.path)
+            yield
 
     def add(self, entry: Any) -> None:
         """Append an entry; it is in the file when this returns."""

@@ -203,10 +203,11 @@ def check_unlocked(path: str) -> None:
     """
     if Path(path).is_file():
         with suppress(OSError), open(path, "rb") as file:
-            _lock_lines(file.fileno(), path)
+            lock_lines(file.fileno(), path)
 
 
-def _lock_lines(fd: int, path: str) -> None:
+def lock_lines(fd: int, path: str | Path) -> None:
+    """Raises UserError if another process is writing these lines."""
     told = f"{path}: another run is writing it; wait for its end, or name another file."
     require(lock(fd), told)
 
@@ -270,7 +271,7 @@ class LineWriter(AbstractContextManager["LineWriter"]):
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         if stat.S_ISREG(os.fstat(fd).st_mode):
             try:
-                _lock_lines(fd, self.path)
+                lock_lines(fd, self.path)
             except UserError:
                 os.close(fd)
                 raise

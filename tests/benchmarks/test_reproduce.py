@@ -11,6 +11,7 @@ from benchmarks import reproduce
 from benchmarks.decodings import BEAM, GREEDY, Decoding
 from benchmarks.plots import REPRODUCTION_PLOTS, chosen_rows, draw_reproduction
 from benchmarks.reproduce import figures, report
+from specdec_plugins.formats.output import lock
 from tests.bundles import captions
 from tests.refusals import refused
 
@@ -125,6 +126,10 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(
     assert len(log.read_text(encoding="utf-8").split("\n")) == 4
     assert reproduce.COMMAND.run([*words, "--block-sizes", "5"]) == 2
     assert "was started with a different value of grid" in capsys.readouterr().err
+    with log.open("rb") as held:
+        lock(held.fileno())  # as another run does
+        assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 2
+    assert "turns.jsonl: another run is writing it; wait for its end" in capsys.readouterr().err
     assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 0
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| k 2, exact " in text
