@@ -16,9 +16,9 @@ from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDec
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.rules.top_beta import TopBeta
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.decoding.toys import SCRIPTS, ScriptedDrafter, TableVerifier, random_table
+from tests.refusals import refused
 
 SENTENCES = number_sentences(["a b", "b", "c d a", "", "d", "e e"])
 SETTINGS = Settings(data="-", verifier="-", drafter_checkpoint="-", max_len_b=12, block_size=4)
@@ -111,8 +111,7 @@ def test_what_rounding_explains_depends_on_the_dtype(
 def test_settings_without_the_promise_are_refused(
     check: Callable[..., exactness.Exactness],
 ) -> None:
-    with pytest.raises(UserError, match="beta 1"):
-        check(TopBeta(), TopBeta(), beta=3, tau=1.0)
+    refused("beta 1", check, TopBeta(), TopBeta(), beta=3, tau=1.0)
 
 
 def test_a_drafter_that_shortens_what_is_longest_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,7 @@ def test_a_carriage_return_is_the_end_of_its_line() -> None:
     ids=("gzip", "bzip2", "xz", "zstd", "UTF-16"),  # gzip's bytes have the time in them
 )
 def test_what_makes_text_of_another_file_is_said(data: bytes, told: str) -> None:
-    with pytest.raises(UserError, match=f"^in.txt: {told}"):
-        texts(data)
+    refused(f"^in.txt: {told}", texts, data)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +206,7 @@ def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     with LineWriter(path) as first, LineWriter(path, keep=1) as second:
         first.write(["a", "b"])
-        with pytest.raises(UserError, match=r"out: another run is writing it; wait for its end"):
-            second.write(["c"])
+        refused(r"out: another run is writing it; wait for its end", second.write, ["c"])
         refused("another run is writing it", check_places, [], [path])  # before it translates
         assert count_lines(path) == 2
     check_places([], [path])
@@ -304,8 +302,7 @@ def test_the_same_input_goes_on_behind_what_is_there(output: str, complete: int)
 def test_another_input_or_output_or_other_settings_are_refused(
     output: str, complete: int, texts: str, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=message):
-        resume(output, complete, *texts, **changes)
+    refused(message, resume, output, complete, *texts, **changes)
 
 
 def test_another_prefix_is_another_input(output: str) -> None:
@@ -331,8 +328,7 @@ def test_a_record_for_which_there_is_no_room(output: str, monkeypatch: pytest.Mo
     journal = Journal(output, origin(), ", and --resume continues it")
     monkeypatch.setattr(Path, "write_text", full)
     told = r"out.resume: cannot be written \(No .*\); .*out holds 3 complete lines, and --resume c"
-    with pytest.raises(UserError, match=told):
-        journal.record(sentences("a", "b", "c"))
+    refused(told, journal.record, sentences("a", "b", "c"))
     monkeypatch.undo()
     assert resume(output, 3, *"abcd") == ["d"]
 

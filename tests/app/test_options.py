@@ -17,6 +17,7 @@ from specdec_plugins.app.settings import Settings, choose_device
 from specdec_plugins.corpus.cli import CommandLine, build, check, declared, like, option
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.translate import COMMAND
+from tests.refusals import refused
 
 MODELS = ["data", "--path", "d.pt", "--AR-path", "v.pt"]
 PUBLISHED = (
@@ -171,8 +172,7 @@ def test_a_removed_flag_is_answered_with_what_to_do(
     ],
 )
 def test_settings_that_cannot_be(flags: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        parse_options([*MODELS, *flags.split()])
+    refused(message, parse_options, [*MODELS, *flags.split()])
 
 
 @pytest.mark.parametrize(
@@ -186,21 +186,18 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
     ],
 )
 def test_missing_checkpoints(given: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        parse_options([str(tmp_path), *given.split()])
+    refused(message, parse_options, [str(tmp_path), *given.split()])
     parse_options(["data", "--AR-path", "v", "--strategy", "AR"])
 
 
 def test_fairseqs_search_is_answered_by_a_sentence() -> None:
     told = "The strategy 'fairseq' was removed: --strategy AR --beam 5 finds the same"
-    with pytest.raises(UserError, match=told):
-        parse_options(["data", "--strategy", "fairseq"])
+    refused(told, parse_options, ["data", "--strategy", "fairseq"])
 
 
 def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
     told = f"{tmp_path} holds no bundle.json and no config.json of transformers, so it is not a"
-    with pytest.raises(UserError, match=told):
-        parse_options([str(tmp_path)])
+    refused(told, parse_options, [str(tmp_path)])
     (tmp_path / "bundle.json").touch()
     for name in ("typo", "bundle.json"):
         with pytest.raises(UserError, match=f"{name}: not a folder; give the folder that holds"):
@@ -224,8 +221,7 @@ def test_help_begins_with_the_files_and_ends_with_examples(
 
 @pytest.mark.parametrize("name", ["cuda:99", "nonsense"])
 def test_a_device_that_is_not_there(name: str) -> None:
-    with pytest.raises(UserError, match=rf"^--device {name} cannot be used \(.*\); leave it out"):
-        choose_device(name)
+    refused(rf"^--device {name} cannot be used \(.*\); leave it out", choose_device, name)
 
 
 @dataclass(frozen=True)
@@ -265,5 +261,4 @@ def test_a_record_becomes_flags_and_is_checked() -> None:
     ],
 )
 def test_values_out_of_bounds(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Bounded(**values)
+    refused(message, Bounded, **values)

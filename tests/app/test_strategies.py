@@ -14,8 +14,8 @@ from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDec
 from specdec_plugins.decoding.requests import DecodeParams, FinishReason, Request
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.errors import UserError
 from tests.app.toys import DICTIONARY, EOS, ScriptedDrafter, ScriptedVerifier, reverse_twice
+from tests.refusals import refused
 
 
 def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Request:
@@ -62,8 +62,7 @@ def test_a_silent_drafter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return Draft(torch.zeros(len(nothing), asked.width).long(), nothing)
 
     monkeypatch.setattr(ScriptedDrafter, "propose", propose)
-    with pytest.raises(UserError, match="proposed nothing"):
-        list(alone(ScriptedDrafter()).run([request("1", 4)]))
+    refused("proposed nothing", lambda: list(alone(ScriptedDrafter()).run([request("1", 4)])))
 
 
 def test_a_drafter_alone_gives_no_scores() -> None:

@@ -107,8 +107,7 @@ def test_what_does_not_fit_is_named_before_anything_is_decoded() -> None:
     it = translator(source=4, on_unreadable="fail")
     long = Sentence(2, "a b c d", where="in.txt, line 2", tokens=[*"abcd"])
     sentences = [Sentence(1, "a"), long]
-    with pytest.raises(UserError, match="in.txt, line 2: has 4 tokens, more than the 3"):
-        it.translate_sentences(sentences)
+    refused("in.txt, line 2: has 4 tokens, more than the 3", it.translate_sentences, sentences)
     assert it.decoder.stats.rounds == 0
     assert texts(it, ["a b c"]) == ["c c b b a a"]
     prefixed = translator(max_len_b=3)
@@ -195,5 +194,4 @@ def test_a_stream_ends_in_the_translation(strategy: str) -> None:
     assert list(translator(strategy).stream("")) == [""]
     without_rounds = translator(strategy)
     without_rounds.decoder = object()  # type: ignore[assignment]
-    with pytest.raises(UserError, match="cannot stream"):
-        next(without_rounds.stream("a"))
+    refused("cannot stream", lambda: next(without_rounds.stream("a")))

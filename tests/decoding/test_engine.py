@@ -19,7 +19,6 @@ from specdec_plugins.decoding.requests import DecodeParams, FinishReason, Reques
 from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.errors import UserError
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.toys import (
     SCRIPTS,
@@ -31,6 +30,7 @@ from tests.decoding.toys import (
     random_table,
     requests,
 )
+from tests.refusals import refused
 
 TABLE = random_table()
 
@@ -168,13 +168,11 @@ def test_ids_are_unique_among_the_unfinished() -> None:
     running = session("never", max_rows=1)
     jobs = requests(2, max_len=9, min_len=5)
     for again in (jobs, [replace(jobs[0], id="x")] * 2):
-        with pytest.raises(UserError, match="same id"):
-            running.add(again + jobs)
+        refused("same id", running.add, again + jobs)
     running.add(jobs)
     running.step()
     for job in jobs:
-        with pytest.raises(UserError, match="same id"):
-            running.add([job])
+        refused("same id", running.add, [job])
     list(running.run())
     running.add(jobs)
     assert len(running) == 2
@@ -268,8 +266,7 @@ def test_impossible_requests_are_refused_before_decoding(bad: Request, words: st
     good = request([8], max_len=60)
     limited = replace(method(), drafter=Limited(TABLE, SCRIPTS["always"]))
     running = Session(TableVerifier(TABLE), limited, EngineConfig())
-    with pytest.raises(UserError, match=words):
-        running.add([replace(good, id="b"), bad])
+    refused(words, running.add, [replace(good, id="b"), bad])
     assert len(running) == 0  # not even the good one
     check_request(good, TableVerifier(TABLE), limited)
     running.add([good])

@@ -19,10 +19,10 @@ from specdec_plugins.decoding.engine import EngineConfig, SpeculativeDecoder
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.requests import FinishReason, Request
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import block_drafter, fast_drafter, sentences, t5, transformer
 from tests.decoding.toys import SPECIAL, forbid_waiting, method_of
 from tests.gpu.test_simulated import head_drafter
+from tests.refusals import refused
 
 NETWORKS: dict[str, Callable[[], nn.Module] | None] = {
     "none": None,
@@ -167,5 +167,4 @@ def test_parts_without_fixed_shapes_are_refused() -> None:
             EngineConfig(static=True),
         ),
     }.items():
-        with pytest.raises(UserError, match=rf"--cuda-graphs does not support .*{told}"):
-            make()
+        refused(rf"--cuda-graphs does not support .*{told}", make)

@@ -11,6 +11,7 @@ from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.errors import UserError
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -38,8 +39,7 @@ from specdec_plugins.errors import UserError
     ],
 )
 def test_settings_are_checked(kind: Any, field: str, bad: Any, good: Any) -> None:
-    with pytest.raises(UserError, match=field.replace("_size", " size")):
-        kind(**{field: bad})
+    refused(field.replace("_size", " size"), kind, **{field: bad})
     settings = kind(**{field: good})
     assert getattr(settings, field) == good
     with pytest.raises(FrozenInstanceError):
@@ -47,8 +47,7 @@ def test_settings_are_checked(kind: Any, field: str, bad: Any, good: Any) -> Non
 
 
 def test_a_request_needs_a_source_and_room_to_decode() -> None:
-    with pytest.raises(UserError, match="'a' has an empty source"):
-        Request("a", [])
+    refused("'a' has an empty source", Request, "a", [])
     with pytest.raises(UserError, match="'a'.*prefix of 2 tokens leaves nothing.*max_len 2"):
         Request("a", [2], DecodeParams(max_len=2), [5, 6])
     assert Request("a", [2], DecodeParams(max_len=3), [5, 6]).forced_ids == [5, 6]
@@ -75,8 +74,7 @@ def test_names_are_given_once_and_sorted(things: Registry[Plain]) -> None:
     assert things.names() == ["a", "b"]
     with pytest.raises(ValueError, match="thing 'a' is registered twice"):
         things.register("a")(Plain)
-    with pytest.raises(UserError, match="no thing named 'c'; choose one of: a, b"):
-        things.get("c")
+    refused("no thing named 'c'; choose one of: a, b", things.get, "c")
 
 
 @pytest.mark.parametrize(
@@ -103,5 +101,4 @@ def test_options_become_the_config(good: dict[str, Any], things: Registry[Plain]
 def test_unknown_options_and_values_of_another_type_are_refused(
     wrong: dict[str, Any], words: str, things: Registry[Plain]
 ) -> None:
-    with pytest.raises(UserError, match=words):
-        things.configure("a", wrong)
+    refused(words, things.configure, "a", wrong)

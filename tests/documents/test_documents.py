@@ -237,8 +237,7 @@ def test_escapes_are_read_and_written(name: str, data: bytes, source: str) -> No
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(name: str, data: bytes, told: str) -> None:
-    with pytest.raises(UserError, match=re.escape(told)):
-        read(name, data)
+    refused(re.escape(told), read, name, data)
 
 
 @pytest.mark.parametrize(
@@ -425,8 +424,7 @@ def test_a_docx_that_cannot_be_written_again_is_refused_at_once(damaged: str | N
     if damaged:
         at = data.index(damaged.encode()) + len(damaged)
         data[at : at + 9] = b"\xff" * 9
-    with pytest.raises(UserError, match=r"no \.docx file"):
-        read("a.docx", bytes(data))
+    refused(r"no \.docx file", read, "a.docx", bytes(data))
 
 
 def part(data: bytes, name: str = "document") -> str:
@@ -508,8 +506,6 @@ def test_what_a_memory_holds_is_used_as_it_is(tmp_path: Path) -> None:
     assert job.texts == ["Other"]
     assert job.written({"Other": "Anderes"}) == b"Datei sichern\nAnderes\n"
     assert job.num_known == 1
-    with pytest.raises(UserError, match="holds no translations from en to ro"):
-        read_memory(path, "en", "ro")
+    refused("holds no translations from en to ro", read_memory, path, "en", "ro")
     path.write_text("<tmx>", encoding="utf-8")
-    with pytest.raises(UserError, match="cannot be read as a .tmx"):
-        read_memory(path, "en", "de")
+    refused("cannot be read as a .tmx", read_memory, path, "en", "de")

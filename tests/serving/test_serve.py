@@ -27,6 +27,7 @@ from specdec_plugins.serving.model import served_settings
 from specdec_plugins.serving.settings import ServerSettings
 from tests.bundles import CAPTIONS, ROOT
 from tests.programs import free_port, talking_to
+from tests.refusals import refused
 from tests.serving.toys import START, ServerProcess, wait_until
 
 PAIR = (str(CAPTIONS), "-s", "en", "-t", "de", "--device", "cpu", "--dtype", "float64")
@@ -227,8 +228,7 @@ def test_what_a_folder_lacks_is_named(
 ) -> None:
     for name in files:
         (tmp_path / name).touch()
-    with pytest.raises(UserError, match=message):
-        served_settings({"data": str(tmp_path), **options})
+    refused(message, served_settings, {"data": str(tmp_path), **options})
 
 
 def test_a_folder_says_how_to_draft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,5 +287,4 @@ def test_the_key_comes_from_a_file_or_the_environment(
     monkeypatch.setenv(KEY_VARIABLE, "other")
     assert read_key(None) == "other"
     path.write_text("")
-    with pytest.raises(UserError, match="empty"):
-        ServerSettings(api_key=read_key(str(path)))
+    refused("empty", ServerSettings, api_key=read_key(str(path)))

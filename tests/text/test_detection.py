@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.pretrained.languages import published
 from specdec_plugins.text.detection import detect
+from tests.refusals import refused
 
 NLLB = published("nllb200")
 
@@ -54,5 +54,4 @@ def test_a_detector_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPat
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr("importlib.import_module", without)
-    with pytest.raises(UserError, match="py3langid is not installed; it comes with the extra"):
-        detect("Hello")
+    refused("py3langid is not installed; it comes with the extra", detect, "Hello")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.bundle import read_weights
 from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import load_dictionaries
@@ -17,6 +16,7 @@ from specdec_plugins.training import growing, run
 from specdec_plugins.training.growing import grown_verifier, spread_layers
 from tests.bundles import BUNDLED
 from tests.decoding.networks import toys
+from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
@@ -105,8 +105,7 @@ def test_other_shapes_are_refused(reordered: Path) -> None:
         ({"width": 512}, r"--ffn is 1024 there and 1024 here.*give --ffn 2048"),
         ({"width": 128}, r"give --width 256"),
     ):
-        with pytest.raises(UserError, match=say):
-            grown_verifier(BUNDLED, reordered, {**SIZES, **sizes}, seed=1)
+        refused(say, grown_verifier, BUNDLED, reordered, {**SIZES, **sizes}, seed=1)
 
 
 @pytest.mark.integration

@@ -17,7 +17,6 @@ from specdec_plugins import cli
 from specdec_plugins.app import convert, drafter
 from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare
 from specdec_plugins.corpus.steps import Command, Runner
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.training import recipe, run
 from specdec_plugins.training.recipe import PRESETS, make_preset
@@ -85,8 +84,7 @@ def test_from_a_bundle_take_its_subwords_and_its_weights() -> None:
 
 
 def test_from_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"not a bundle; give a folder with bundle\.json"):
-        made("--from", str(tmp_path))
+    refused(r"not a bundle; give a folder with bundle\.json", made, "--from", str(tmp_path))
 
 
 Call = tuple[list[str], Mapping[str, str]]

@@ -20,7 +20,6 @@ from specdec_plugins.decoding.contract import (
 )
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.requests import Request
-from specdec_plugins.errors import UserError
 from tests.decoding.drafters.factories import FACTORIES, SCRIPTED, WITH_MEMORY
 from tests.decoding.toys import (
     CPU,
@@ -31,6 +30,7 @@ from tests.decoding.toys import (
     random_table,
     requests,
 )
+from tests.refusals import refused
 
 ALL = {**FACTORIES, **SCRIPTED}
 TABLE = random_table()
@@ -176,5 +176,4 @@ CONFIDENCE = "confidence must be within 0..1"
     ],
 )
 def test_impossible_options_are_refused(name: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        DRAFTERS.configure(name, options)
+    refused(words, DRAFTERS.configure, name, options)

@@ -17,6 +17,7 @@ from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_lookup import sources
 from tests.decoding.networks.toys import EOS, full_logits, sentences, transformer
 from tests.decoding.toys import SPECIAL, Rows, decode_with, events_of, method_of, prefix_of
+from tests.refusals import refused
 
 NETWORKS = {
     "post-norm": transformer(seed=3, num_layers=3),
@@ -126,7 +127,6 @@ def test_an_exit_that_does_not_exist_is_refused(exit_layer: int) -> None:
 
 
 def test_what_cannot_be_left_early_is_refused() -> None:
-    with pytest.raises(UserError, match="single decoder layer"):
-        early_exit(transformer(num_layers=1))
+    refused("single decoder layer", early_exit, transformer(num_layers=1))
     with pytest.raises(UserError, match="none that can run alone"):
         DRAFTERS.build("early_exit", DraftContext(Rows()))  # type: ignore[arg-type]

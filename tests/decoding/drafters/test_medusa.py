@@ -12,6 +12,7 @@ from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_early_exit import NETWORKS, jobs
 from tests.decoding.networks.toys import EOS, full_logits, randomise
 from tests.decoding.toys import SPECIAL, Rows, events_of, method_of
+from tests.refusals import refused
 
 NETWORK = NETWORKS["pre-norm"]
 
@@ -59,8 +60,7 @@ def test_what_cannot_be_read_is_refused() -> None:
     verifier = TransformerVerifier(NETWORK, SPECIAL)
     with pytest.raises(UserError, match="gives none"):
         DRAFTERS.build("medusa", DraftContext(Rows(), heads()))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="--arch medusa_heads"):
-        DRAFTERS.build("medusa", DraftContext(verifier))
+    refused("--arch medusa_heads", DRAFTERS.build, "medusa", DraftContext(verifier))
     with pytest.raises(UserError, match="states of width 8, but the verifier's have width 16"):
         DRAFTERS.build("medusa", DraftContext(verifier, heads(dim=8)))
     assert not verifier.with_hidden

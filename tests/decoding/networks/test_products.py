@@ -46,6 +46,7 @@ from tests.decoding.networks.toys import (
 )
 from tests.decoding.toys import SPECIAL, method_of
 from tests.formats.pretrained.measured import memory
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 SETS = instruction_sets()
@@ -85,8 +86,7 @@ def test_another_instruction_set_can_be_put_first(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SPECDEC_INSTRUCTION_SET", "plain")
     assert instruction_sets() == ["plain", *(name for name in SETS if name != "plain")]
     monkeypatch.setenv("SPECDEC_INSTRUCTION_SET", "abacus")
-    with pytest.raises(UserError, match="INSTRUCTION_SET: this processor cannot run abacus"):
-        instruction_sets()
+    refused("INSTRUCTION_SET: this processor cannot run abacus", instruction_sets)
 
 
 def test_without_kernels_a_network_for_a_cpu_warns_once(
@@ -433,8 +433,7 @@ def test_int8_is_refused_where_there_are_no_kernels_for_it(monkeypatch: pytest.M
         elsewhere = nn.Sequential(nn.Linear(2, 2))
     with pytest.raises(UserError, match="int8 networks run on the CPU only, not on meta"):
         with_fast_products(elsewhere, int8=True)
-    with pytest.raises(UserError, match=r"made of float32, not of torch\.float64"):
-        with_fast_products(transformer(), int8=True)
+    refused(r"made of float32, not of torch\.float64", with_fast_products, transformer(), int8=True)
     with pytest.raises(UserError, match="need this project's kernels, not torch's"):
         with_fast_products(transformer().float(), int8=True, kernels="torch")
     monkeypatch.setattr(ops, "native", None)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks import Transformer
-from specdec_plugins.errors import UserError
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests import fairseq_checkpoints
 from tests.decoding.networks.toys import block_drafter, full_logits, trained_pair, transformer
+from tests.refusals import refused
 
 CASES: list[dict[str, Any]] = [
     *fairseq_checkpoints.SHAPES.values(),
@@ -97,5 +97,4 @@ def test_configs_survive_a_round_trip_and_impossible_ones_are_refused(
     values = config.to_dict()
     assert type(config).from_dict(values) == config
     stacks = {side: {**values[side], **change.get(side, {})} for side in ("encoder", "decoder")}
-    with pytest.raises(UserError, match=message):
-        type(config).from_dict({**values, **change, **stacks})
+    refused(message, type(config).from_dict, {**values, **change, **stacks})

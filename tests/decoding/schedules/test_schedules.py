@@ -8,7 +8,6 @@ import torch
 from specdec_plugins.decoding.contract import DraftSchedule, Round, Scores, SourceBatch, Verdict
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.schedules import SCHEDULES
-from specdec_plugins.errors import UserError
 from tests.decoding.toys import (
     SCRIPTS,
     ScriptedDrafter,
@@ -20,6 +19,7 @@ from tests.decoding.toys import (
     requests,
     row_params,
 )
+from tests.refusals import refused
 
 
 def rows(count: int) -> SourceBatch:
@@ -168,5 +168,4 @@ def test_few_rows_draft_and_many_do_not() -> None:
     ],
 )
 def test_impossible_options_are_refused(name: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        SCHEDULES.build(name, options=options)
+    refused(words, SCHEDULES.build, name, options=options)
