@@ -508,20 +508,6 @@ def test_a_reader_that_has_enough_ends_the_run(cli: Cli) -> None:
     assert b"Traceback" not in message
 
 
-@pytest.mark.integration
-def test_the_bundled_pair_searches_as_fairseq_does() -> None:
-    """In float32, with one near-tie at most that rounding decides."""
-    lines = (ROOT / "data" / "samples" / "en-de.tsv").read_text(encoding="utf-8").splitlines()
-    texts = [line.split("\t")[0] for line in lines[:12]]
-    ours = SpeculativeTranslator.from_pretrained(beam=5, batch=4, device="cpu", max_len_b=200)
-    sources = [ours.codec.source_ids(text) for text in texts]
-    search = FairseqSearch(ours.settings, 5, max_len=200, min_len=1)
-    found = search.search(sources)
-    mine = ours.translate(texts)
-    same = [one.tokens == ours.codec.tokens(ids) for one, ids in zip(mine, found, strict=True)]
-    assert sum(same) >= 11, [i for i, one in enumerate(same) if not one]
-
-
 def test_a_line_without_numbers_is_empty_and_the_status_says_so(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

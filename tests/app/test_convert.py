@@ -49,22 +49,11 @@ def test_what_a_bundle_has_cannot_be_set(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_fairseq_reads_comes_back_without_more_flags(tmp_path: Path) -> None:
-    made, fairseq, again = (tmp_path / name for name in ("made", "fairseq", "again"))
-    assert convert(made, "--path", str(PAIR / "drafter.pt"), "--dtype", "float32") == 0
-    assert main(["fairseq", str(made), "--output", str(fairseq)]) == 0
-    languages = ["-s", "en", "-t", "de", "--dtype", "float32"]
-    assert main(["bundle", str(fairseq), *languages, "--output", str(again)]) == 0
-    for name in ("verifier.safetensors", "drafter.safetensors", "bpe.codes"):
-        assert (again / name).read_bytes() == (made / name).read_bytes()
-
-
-def test_a_pair_with_a_shortlist_comes_back_from_fairseq(tmp_path: Path) -> None:
+def test_a_pair_with_a_shortlist_comes_back_from_fairseq_without_more_flags(tmp_path: Path) -> None:
     pair, fairseq, again = BUNDLED, tmp_path / "fairseq", tmp_path / "again"
     assert main(["fairseq", str(pair), "--output", str(fairseq)]) == 0
-    text = ["-s", "en", "-t", "de", "--tokenizer", "moses"]
-    assert main(["bundle", str(fairseq), *text, "--output", str(again)]) == 0
-    for name in ("verifier.safetensors", "drafter.safetensors"):
+    assert main(["bundle", str(fairseq), "-s", "en", "-t", "de", "--output", str(again)]) == 0
+    for name in ("verifier.safetensors", "drafter.safetensors", "bpe.codes"):
         assert (again / name).read_bytes() == (pair / name).read_bytes()
 
 

@@ -124,20 +124,6 @@ def test_events_tell_the_whole_story() -> None:
     assert reasons == {FinishReason.EOS, FinishReason.LENGTH}
 
 
-def test_rows_join_while_others_run() -> None:
-    jobs = requests(8, block_size=3, max_len=20)
-    running = session(max_rows=8)
-    events: list[RowEvent] = []
-    for job in jobs:
-        running.add([job])
-        events += running.step()
-    events += running.run()
-    done = {event.id: event.result.token_ids for event in events if event.result}
-    assert done == {job.id: oracle(TABLE, job) for job in jobs}
-    assert len(running) == 0
-    assert running.step() == []
-
-
 def test_cancel_waiting_and_running_rows() -> None:
     jobs = requests(6, block_size=2, max_len=40, min_len=9)
     running = session(max_rows=3, compact_at=0.01)

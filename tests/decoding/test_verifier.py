@@ -128,10 +128,3 @@ def test_junk_past_the_position_table_is_harmless() -> None:
     scores = verifier.score(prefix_of(rows), draft)
     expected = full_logits(network, torch.tensor([[5, EOS]]), torch.tensor([[*rows[0].tokens, 5]]))
     torch.testing.assert_close(scores.logits[0, :2], expected[0, -2:], rtol=0, atol=1e-10)
-
-
-def test_what_the_engine_asks_about() -> None:
-    verifier = TransformerVerifier(transformer(max_positions=8), SPECIAL)
-    assert (verifier.vocab_size, verifier.max_target_positions) == (23, 8)
-    assert verifier.max_source_positions == 48
-    assert (verifier.device.type, verifier.special) == ("cpu", SPECIAL)
