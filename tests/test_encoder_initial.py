@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.data import Dictionary
 
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.training import initial
 from specdec_plugins.training.initialise import initialise_drafter
+from tests.fairseq_checkpoints import dictionaries
 from tests.fairseq_models import build_drafter, build_verifier
 from tests.refusals import refused, told
 
@@ -126,13 +126,9 @@ def test_different_sizes_are_refused_with_both_named(
 
 def _write_data(folder: Path, num_types: int) -> Path:
     folder.mkdir()
-    dictionary = Dictionary()
-    for index in range(num_types - 4):
-        dictionary.add_symbol(f"word{index}")
     for language in ("en", "de"):
-        dictionary.save(str(folder / f"dict.{language}.txt"))
         (folder / f"train.en-de.{language}.idx").touch()
-    return folder
+    return dictionaries(folder, num_types - 4, num_types - 4)
 
 
 def test_dictionaries_of_the_data_must_fit(program: Program, tmp_path: Path) -> None:

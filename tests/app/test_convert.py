@@ -9,6 +9,7 @@ import pytest
 from specdec_plugins.app.main import inference as decode
 from tests.bundles import BUNDLED, ROOT
 from tests.programs import convert_main as main
+from tests.refusals import told
 
 PAIR = ROOT / "benchmarks" / "models" / "captions.en-de"
 VERIFIER = str(PAIR / "verifier.pt")
@@ -34,8 +35,7 @@ def convert(output: Path, *flags: str) -> int:
 def test_what_would_not_decode_is_no_bundle(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert convert(tmp_path / "bundle", *flags) == 2
-    assert message in capsys.readouterr().err
+    assert message in told(capsys, convert, tmp_path / "bundle", *flags)
     assert not list(tmp_path.iterdir())
 
 
@@ -44,8 +44,8 @@ def test_what_would_not_decode_is_no_bundle(
 def test_what_a_bundle_has_cannot_be_set(
     command: str, flags: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, str(BUNDLED), *flags.split(), "--output", str(tmp_path / "out")]) == 2
-    assert f"{flags.split()[0]}: the bundle {BUNDLED} has its own" in capsys.readouterr().err
+    words = [command, str(BUNDLED), *flags.split(), "--output", str(tmp_path / "out")]
+    assert f"{flags.split()[0]}: the bundle {BUNDLED} has its own" in told(capsys, main, words)
     assert not list(tmp_path.iterdir())
 
 
@@ -64,8 +64,6 @@ def test_a_model_of_ctranslate2_is_named(
     for name in ("model.bin", "config.json", "shared_vocabulary.json"):
         (tmp_path / name).write_text("{}")
     folder, output = str(tmp_path), str(tmp_path.with_name("out"))
-    if command == "decode":
-        assert decode([folder, "--input-path", __file__, "--output-path", output]) == 2
-    else:
-        assert main([command, folder, "--output", output]) == 2
-    assert f"{folder}: is a model of CTranslate2" in capsys.readouterr().err
+    words = [folder, "--input-path", __file__, "--output-path", output]
+    call = (decode, words) if command == "decode" else (main, [command, folder, "--output", output])
+    assert f"{folder}: is a model of CTranslate2" in told(capsys, *call)

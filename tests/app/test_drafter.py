@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ from specdec_plugins.formats.models import read_model
 from specdec_plugins.training import drafter as loop
 from specdec_plugins.training.networks import checkpoint_of, new_drafter
 from tests.bundles import BUNDLED, CAPTIONS, ROOT, captions
-from tests.formats.pretrained import toys as folders
+from tests.formats.pretrained.toys import small_model
 from tests.programs import SPECDEC, specdec, talking_to
 from tests.refusals import refused
 from tests.warm_python import warm_python
@@ -47,12 +46,6 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text.en"
     path.write_text("\n".join(TEXT) + "\n", encoding="utf-8")
     return path
-
-
-def opus(folder: Path) -> Path:
-    folders.marian_files(folder, folders.lines_of())
-    folders.add_model(folder, "marian")
-    return folder
 
 
 def until(mark: Path, *words: object) -> str:
@@ -71,7 +64,7 @@ def until(mark: Path, *words: object) -> str:
 def test_stopped_where_it_takes_long_it_goes_on_and_decodes_the_same_words(
     text: Path, tmp_path: Path
 ) -> None:
-    model, output = opus(tmp_path / "opus"), tmp_path / "out"
+    model, output = small_model(tmp_path / "opus", "marian"), tmp_path / "out"
     work = tmp_path / "out.work"
     parts, curve = work / "distilled.parts", work / "training" / "curve.jsonl"
     words = [model, "--text", text, "--output", output, "--device", "cpu", "--hours", "0.001"]
@@ -105,7 +98,7 @@ def test_stopped_where_it_takes_long_it_goes_on_and_decodes_the_same_words(
     assert bundle.drafter.network.architecture["shortlist_common"] > 0
 
 
-@pytest.mark.parametrize("kind", ["captions", "m2m_100", "bart", "mbart"])
+@pytest.mark.parametrize("kind", ["captions", "nllb", "bart", "mbart50"])
 def test_the_steps_before_training_by_themselves(kind: str, text: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "verifier"
     if kind == "captions":
@@ -113,7 +106,7 @@ def test_the_steps_before_training_by_themselves(kind: str, text: Path, tmp_path
     else:
         # Random models end no text themselves; BART's begin with one `<s>` more.
         ends = {"forced_eos_token_id": 2} | ({"forced_bos_token_id": 0} if kind == "bart" else {})
-        folder, languages = random_folder(tmp_path / kind, kind, **ends), ["-s", "en", "-t", "de"]
+        folder, languages = small_model(tmp_path / kind, kind, **ends), ["-s", "en", "-t", "de"]
         flags = [str(folder), "--output", str(bundle)]
         assert convert.BUNDLE.run(flags + languages * (kind != "bart")) == 0
     made = plan(bundle, "--text", text, "--output", tmp_path / "out", "--device", "cpu")
@@ -143,29 +136,12 @@ def assert_what_was_learnt_is_what_the_model_says(work: Path) -> None:
         assert said == found.tokens[: len(said)]
 
 
-def random_folder(folder: Path, model_type: str, **settings: Any) -> Path:
-    lines, codes = folders.lines_of(300), ["eng_Latn", "deu_Latn"]
-    if model_type == "marian":
-        return opus(folder)
-    if model_type == "m2m_100":
-        folders.nllb_files(folder, lines, codes)
-    elif model_type == "mbart":
-        folders.spm_files(folder, lines, "MBart50Tokenizer", "bpe")
-    elif model_type == "t5":  # MADLAD-400's
-        folders.t5_files(folder, folders.lines_of(), ["de"])
-        settings |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-    else:
-        folders.bart_files(folder, lines)
-    folders.add_model(folder, model_type, **settings)
-    return folder
-
-
-@pytest.mark.parametrize("model_type", ["marian", "m2m_100", "bart", "mbart", "t5"])
+@pytest.mark.parametrize("name", ["marian", "nllb", "bart", "mbart50", "madlad"])
 def test_a_drafter_of_every_architecture_begins_at_its_encoder(
-    model_type: str, tmp_path: Path
+    name: str, small: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    folder, bundle = random_folder(tmp_path / model_type, model_type), tmp_path / "bundle"
-    assert convert.BUNDLE.run([str(folder), "--output", str(bundle)]) == 0
+    bundle = tmp_path / "bundle"
+    assert convert.BUNDLE.run([str(small(name)), "--output", str(bundle)]) == 0
     model, path = read_model(bundle / "verifier.safetensors"), tmp_path / "initial.pt"
     save_checkpoint(checkpoint_of(new_drafter(model, 8, seed=1), {}, model), path)
     verifier, network = (one.network(torch.float32, CPU) for one in (model, read_model(path)))
@@ -174,7 +150,7 @@ def test_a_drafter_of_every_architecture_begins_at_its_encoder(
     assert same_encoder(verifier.encoder, network.encoder)
     last, theirs = network.decoder.layers[1], verifier.decoder.layers[-1]
     is_copied = torch.equal(last.up.weight, theirs.up.weight)
-    assert is_copied == (model_type in ("marian", "bart"))  # the others are pre-norm
+    assert is_copied == (name in ("marian", "bart"))  # the others are pre-norm
     assert network.config.activation == verifier.config.activation
     network.adopt(verifier)
     assert network.encoder is verifier.encoder
@@ -183,14 +159,14 @@ def test_a_drafter_of_every_architecture_begins_at_its_encoder(
 
 
 def test_training_tells_the_head_what_opens_the_models_input(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: Path, small: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MarianMT begins with padding, of which our `<s>` is a copy; fairseq's models with `</s>`."""
     plans: list[loop.Plan] = []
     # With several GPUs, other processes get what measures by pickle.
     monkeypatch.setattr(loop, "train", lambda plan, how: plans.append(plan) or pickle.dumps(how))
     monkeypatch.setattr(drafter.Plan, "card", lambda *_: "")
-    for folder, start in ((opus(tmp_path / "opus"), Dictionary.bos), (captions(tmp_path / "c"), 2)):
+    for folder, start in ((small("marian"), Dictionary.bos), (captions(tmp_path / "c"), 2)):
         made = plan(folder, "--text", text, "--output", tmp_path / f"out-{start}", "--hours", 2)
         made._convert()
         for folder in (made.data, made.distilled, made.training):
@@ -315,9 +291,9 @@ def test_an_earlier_drafter_is_told(text: Path, tmp_path: Path) -> None:
     assert made.commands()[3].inputs == [str(bundle)]
 
 
-def test_languages_must_be_chosen(text: Path, tmp_path: Path) -> None:
-    folder, flags = random_folder(tmp_path / "nllb", "m2m_100"), ("--text", text, "--output", "o")
-    refused("several source languages; choose one", plan, folder, *flags)
+def test_languages_must_be_chosen(text: Path, small: Callable[[str], Path]) -> None:
+    folder, flags = small("nllb"), ("--text", text, "--output", "o")
+    refused("several target languages; choose one", plan, folder, *flags)
     chosen = plan(folder, *flags, "-s", "en", "-t", "de").commands()[0]
     assert re.search("--source-lang en --target-lang de", str(chosen))
 

@@ -77,6 +77,4 @@ def test_flags_that_do_not_fit_are_refused(
 def test_values_that_cannot_be_are_refused(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        asked(*words)
-    assert message in capsys.readouterr().err
+    assert message in told(capsys, asked, *words)

@@ -275,9 +275,9 @@ SMALL: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-def small_model(folder: Path, name: str) -> Path:
-    """A folder of `SMALL`, written; its path."""
+def small_model(folder: Path, name: str, **changes: Any) -> Path:
+    """A folder of `SMALL`, written, with these changes of its configuration; its path."""
     model_type, write, more, settings = SMALL[name]
     write(folder, lines_of(), *more)
-    add_model(folder, model_type, **settings)
+    add_model(folder, model_type, **{**settings, **changes})
     return folder
