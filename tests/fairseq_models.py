@@ -21,36 +21,19 @@ from specdec_plugins.models.early_exit_transformer import (
 from specdec_plugins.models.medusa_heads import MedusaHeads
 from specdec_plugins.tasks.block_mask import mask_blocks
 from specdec_plugins.training.initialise import numbered_dictionaries
-
-SIZES = {
-    "encoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 24,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_embed_dim": 16,
-    "decoder_ffn_embed_dim": 24,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 2,
-    "share_all_embeddings": True,
-    "dropout": 0.0,
-}
+from tests.fairseq_checkpoints import LEARNED, settings
 
 
 def drafter_args(**changes: Any) -> Namespace:
     """Settings of a drafter as published, but small."""
-    published = {
-        "arch": "block",
-        "src_embedding_copy": True,
-        "apply_bert_init": True,
-        "encoder_learned_pos": True,
-        "decoder_learned_pos": True,
-        "activation_fn": "gelu",
-        "max_source_positions": 40,
-        "max_target_positions": 40,
-    }
-    args = Namespace(**{**SIZES, **published, **changes})
+    published = {"src_embedding_copy": True, "apply_bert_init": True, "activation_fn": "gelu"}
+    args = _args("block", **{**LEARNED, **published, **changes})
     block_architecture(args)
     return args
+
+
+def _args(arch: str, **changes: Any) -> Namespace:
+    return settings(arch, **{"share_all_embeddings": True, **changes})
 
 
 def _fresh(cls: Any, args: Namespace, num_types: int, seed: int) -> Any:
@@ -68,14 +51,14 @@ def build_verifier(
     num_types: int = 30, seed: int = 0, **changes: Any
 ) -> tuple[TransformerModel, Namespace]:
     """A stock fairseq Transformer with fresh weights, and its settings."""
-    args = Namespace(**{**SIZES, "arch": "transformer", "_name": "transformer", **changes})
+    args = _args("transformer", **changes)
     transformer_architecture(args)
     return _fresh(TransformerModel, args, num_types, seed), args
 
 
 def build_early_exit(num_types: int = 30, seed: int = 0, **changes: Any) -> EarlyExitTransformer:
     """An early-exit Transformer with fresh weights, in training mode."""
-    args = Namespace(**{**SIZES, "arch": "early_exit_transformer", **changes})
+    args = _args("early_exit_transformer", **changes)
     early_exit_architecture(args)
     return _fresh(EarlyExitTransformer, args, num_types, seed)
 
@@ -83,7 +66,7 @@ def build_early_exit(num_types: int = 30, seed: int = 0, **changes: Any) -> Earl
 def build_heads(num_heads: int = 3, seed: int = 0) -> MedusaHeads:
     """Heads with random weights on a fresh verifier, in training mode."""
     verifier, _ = build_verifier(seed=seed, dropout=0.3)
-    heads = MedusaHeads(verifier, SIZES["decoder_embed_dim"], num_heads)
+    heads = MedusaHeads(verifier, verifier.decoder.embed_dim, num_heads)
     generator = torch.Generator().manual_seed(seed)
     for parameter in heads.blocks.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator) * 0.5
@@ -92,7 +75,8 @@ def build_heads(num_heads: int = 3, seed: int = 0) -> MedusaHeads:
 
 def build_assistant(verifier_path: Any = None, **changes: Any) -> AssistantTransformer:
     """An assistant of the verifier in that checkpoint, in training mode."""
-    decoder = {n: v for n, v in SIZES.items() if n.startswith("decoder_")}
+    sizes = vars(settings("assistant_transformer")).items()
+    decoder = {name: value for name, value in sizes if name.startswith("decoder_")}
     args = Namespace(**{**decoder, "verifier_path": verifier_path, "dropout": 0.5, **changes})
     assistant_architecture(args)
     return AssistantTransformer.build_model(args, numbered_dictionaries(30, 30))

@@ -166,16 +166,6 @@ def test_what_is_told_to_be_installed_exists() -> None:
     assert set(named) <= extras
 
 
-def test_every_module_of_a_registry_registers() -> None:
-    """A file in one of the three folders that nobody imports would silently do nothing."""
-    for folder, registry in (("drafters", DRAFTERS), ("rules", RULES), ("schedules", SCHEDULES)):
-        homes = {registry.get(name).__module__ for name in registry.names()}
-        for path in (PACKAGE / "decoding" / folder).glob("*.py"):
-            if "register(" in path.read_text(encoding="utf-8"):
-                module = f"specdec_plugins.decoding.{folder}.{path.stem}"
-                assert module in homes, f"import {module} in {folder}/__init__.py"
-
-
 def members(protocol: Any) -> set[str]:
     names = {n for cls in protocol.__mro__ for n in vars(cls) if not n.startswith("_")}
     assert names

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -188,9 +188,17 @@ def lines_of(text: str) -> list[str]:
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
-def whole_pairs(text: str) -> str:
-    """The text of escapes, of which two may be the halves of one character."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def unescaped(said: str, letters: Mapping[str, str], code: str = "u") -> str:
+    """Without backslashes. letters: what those stand for that are more than themselves; code: those
+    after which four hexadecimal digits are a character, or one half of it.
+    """
+    made = re.sub(
+        rf"\\(?:[{code}]([0-9A-Fa-f]{{4}})|(.))",
+        lambda m: chr(int(m[1], 16)) if m[1] else letters.get(m[2], m[2]),
+        said,
+        flags=re.DOTALL,
+    )
+    return made.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def has_letters(text: str) -> bool:

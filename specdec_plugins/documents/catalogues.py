@@ -21,7 +21,7 @@ from specdec_plugins.documents.base import (
     line_of,
     lines_of,
     replacing,
-    whole_pairs,
+    unescaped,
 )
 from specdec_plugins.errors import UserError
 
@@ -249,7 +249,7 @@ def read_properties(data: bytes) -> Document:
     is_plain = not text.text.isascii() and text.encoding != "latin-1"
     units = []
     for found in _PROPERTY.finditer(text.text):
-        said = _java_unescaped(found["value"])
+        said = unescaped(_CONTINUED.sub("", found["value"]), _JAVA)
         # A format, where an apostrophe is doubled.
         doubles = "''" in said
 
@@ -265,16 +265,6 @@ def read_properties(data: bytes) -> Document:
             source = said.replace("''", "'") if doubles else said
             units.append(replacing(source, *found.span("value"), written))
     return Document.of(data, text, units)
-
-
-def _java_unescaped(value: str) -> str:
-    said = re.sub(
-        r"\\u([0-9A-Fa-f]{4})|\\(.)",
-        lambda m: chr(int(m[1], 16)) if m[1] else _JAVA.get(m[2], m[2]),
-        _CONTINUED.sub("", value),
-        flags=re.DOTALL,
-    )
-    return whole_pairs(said)
 
 
 # Apple
@@ -312,11 +302,6 @@ def _no_strings(text: Text, place: int) -> UserError:
 
 
 def _apple_unit(value: re.Match[str]) -> list[Unit]:
-    said = re.sub(
-        r"\\(?:[uU]([0-9A-Fa-f]{4})|(.))",
-        lambda m: chr(int(m[1], 16)) if m[1] else _ESCAPES.get(m[2], m[2]),
-        value[0][1:-1],
-        flags=re.DOTALL,
-    )
+    said = unescaped(value[0][1:-1], _ESCAPES, "uU")
     place = value.start() + 1, value.end() - 1
-    return [replacing(whole_pairs(said), *place, _po_escaped)] if has_letters(said) else []
+    return [replacing(said, *place, _po_escaped)] if has_letters(said) else []

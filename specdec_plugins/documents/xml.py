@@ -17,7 +17,7 @@ from specdec_plugins.documents.base import (
     Write,
     decoded,
     is_other,
-    whole_pairs,
+    unescaped,
 )
 from specdec_plugins.documents.inline import Inline, Kind, Piece, inline
 from specdec_plugins.errors import UserError
@@ -362,7 +362,7 @@ def _android_unit(node: Node, text: str) -> Iterator[Unit]:
             # Of the quotes, the outer ones only: neither is escaped.
             quotes = r'^\s*"|(?<!\\)((?:\\\\)*)"\s*\Z'
             spaces, kept = (quotes, r"\1") if is_quoted else (r"\s+", " ")
-            said = _android_said(re.sub(spaces, kept, piece.text))
+            said = unescaped(re.sub(spaces, kept, piece.text), {"n": "\n", "t": "\t"})
             piece = Piece(Kind.TEXT, piece.raw, said)
         pieces.append(piece)
 
@@ -377,14 +377,3 @@ def _android_unit(node: Node, text: str) -> Iterator[Unit]:
     made = inline(pieces, quoted, keeps_space=True)
     if made is not None and not raw.strip().startswith(("@", "?")):  # a reference
         yield made.unit(*node.inner)
-
-
-def _android_said(raw: str) -> str:
-    letters = {"n": "\n", "t": "\t"}
-    said = re.sub(
-        r"\\(?:u([0-9A-Fa-f]{4})|(.))",
-        lambda m: chr(int(m[1], 16)) if m[1] else letters.get(m[2], m[2]),
-        raw,
-        flags=re.DOTALL,
-    )
-    return whole_pairs(said)

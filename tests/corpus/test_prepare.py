@@ -210,10 +210,7 @@ def test_repeated_pairs_are_computed_once(tmp_path: Path, monkeypatch: pytest.Mo
     ("more", "sentence"),
     [
         (["--tgt", "en"], "--src and --tgt are both 'en'"),
-        (
-            ["--tgt", "no language"],
-            "--tgt no language: expected the code of a language, such as de or de_DE",
-        ),
+        (["--tgt", "no language"], "--tgt no language: expected the code of a language, such as"),
         (["--src", "en-GB"], "--src en-GB: .*; write en_GB"),
         (["--train", "none.tsv"], "none.tsv: no such file"),
         (["--train", "a,b,c"], "expected one TSV file, or SOURCE_FILE,TARGET_FILE"),
@@ -261,10 +258,7 @@ def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(
 
 @pytest.mark.parametrize(
     ("split", "ending"),
-    [
-        ("train", "damaged.tsv, line 1: .*, or skip such lines with --bad-lines skip$"),
-        ("test", None),
-    ],
+    [("train", "damaged.tsv, line 1: .*, or skip such lines with --bad-l.* skip$"), ("test", None)],
 )
 def test_only_bad_lines_of_the_training_text_can_be_skipped(
     split: str, ending: str | None, flags: list[str], tmp_path: Path

@@ -54,14 +54,8 @@ class Traced:
         """It appends to a file, once another one is there that it reads."""
         output = self.folder / name
         script = f"echo {name} >> {self.trace}; {more}; echo x >> $1"
-        words = [
-            "bash",
-            "-c",
-            script,
-            "-",
-            str(output),
-            *([str(self.folder / reads)] * bool(reads)),
-        ]
+        inputs = [str(self.folder / reads)] * bool(reads)
+        words = ["bash", "-c", script, "-", str(output), *inputs]
         return Command(name, words, [str(output)], **about)
 
     def run(self, *redo: str) -> tuple[int, str]:

@@ -459,11 +459,7 @@ TAB, NOISE = "<w:r><w:tab/></w:r>", '<w:proofErr w:type="spellStart"/>'
             "See all of <g1><g2>the page</g2></g1>",
             run("SEE ALL OF ") + LINK.format(run("THE PAGE", BOLD)),
         ),
-        (
-            run("Page ") + FIELD + run(" of all"),
-            "Page <x1/> of all",
-            run("PAGE ") + FIELD + run(" OF ALL"),
-        ),
+        (run("No. ") + FIELD + run(" of"), "No. <x1/> of", run("NO. ") + FIELD + run(" OF")),
         (NOISE + run("One") + TAB + run("two"), "One<x1/>two", run("ONE") + TAB + run("TWO")),
     ],
 )

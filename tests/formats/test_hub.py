@@ -183,11 +183,7 @@ LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 @pytest.mark.parametrize(
     ("without", "config", "message"),
     [
-        (
-            WEIGHTS,
-            {},
-            "Org/bad: holds no weights that can be read, .*, but config.json, generation",
-        ),
+        (WEIGHTS, {}, "Org/bad: holds no weights that can be read, .*, but config.json, genera"),
         ("", LLAMA, "Org/bad/config.json: the model is a LlamaForCausalLM, .* use llama.cpp or vL"),
         ("", {"model_type": "whisper"}, "Org/bad/config.json: models of type 'whisper' are not"),
         ("", {"model_type": None}, "Org/bad: is neither a model of transformers .* nor a bundle"),

@@ -1,18 +1,14 @@
-"""The block drafter: its forward pass against the network that decodes, glancing, learning."""
+"""The block drafter: dropout, glancing, learning, and networks that it is not."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from specdec_plugins.decoding.networks.cache import SourceMemory
-from specdec_plugins.formats.checkpoints import save_checkpoint
-from specdec_plugins.formats.models import read_model
 from specdec_plugins.models.block_drafter import Glance
-from tests.fairseq_models import build_drafter, drafter_args
+from tests.fairseq_models import build_drafter
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -64,38 +60,3 @@ def test_revealed_positions_are_not_scored_and_every_parameter_has_a_gradient() 
 )
 def test_networks_that_it_is_not_are_refused(changes: dict[str, Any], message: str) -> None:
     refused(message, build_drafter, **changes)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"scale_encoder_embedding": True},
-        {"src_embedding_copy": False},
-        {"share_all_embeddings": False},
-        {"scale_decoder_embedding": True},
-        {"encoder_learned_pos": False, "decoder_learned_pos": False, "activation_fn": "relu"},
-    ],
-)
-def test_the_network_that_decodes_gives_the_same_logits(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    model = build_drafter(apply_bert_init=False, **changes)
-    settings = drafter_args(apply_bert_init=False, block_size=2, **changes)
-    save_checkpoint({"model": model.state_dict(), "args": settings}, tmp_path / "drafter.pt")
-    twin: Any = read_model(tmp_path / "drafter.pt").network(torch.float32, torch.device("cpu"))
-    with torch.no_grad():
-        states, padding_mask = twin.encoder(SOURCE)
-        memory = SourceMemory(
-            lengths=LENGTHS,
-            padding_mask=padding_mask,
-            keys_values=twin.decoder.keys_values(states),
-            extras=twin.copied(SOURCE),
-        ).trimmed()
-        states = twin.decoder(INPUT, memory, prefix_lengths=torch.tensor([3, 1]))
-        expected = twin.decoder.logits(states[SCORED])
-        for training in (False, True):
-            found = model.train(training)(SOURCE, LENGTHS, INPUT, TARGET, SCORED)
-            torch.testing.assert_close(found.logits, expected, rtol=0, atol=1e-5)
-    assert found.targets.tolist() == [14, EOS, 15, EOS]
-    assert found.num_masked == 4

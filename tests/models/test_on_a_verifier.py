@@ -61,19 +61,6 @@ def test_nothing_is_skipped_outside_training() -> None:
     )
 
 
-def test_parameters_have_the_names_of_the_stock_model() -> None:
-    stock, _ = build_verifier(decoder_layers=3)
-    assert build().state_dict().keys() == stock.state_dict().keys()
-
-
-@pytest.mark.parametrize("changes", [{}, {"decoder_normalize_before": True}])
-def test_the_last_exit_is_the_model_itself(changes: dict[str, Any]) -> None:
-    model = build(**changes).eval()
-    logits, extra = model(SOURCE[:2], torch.full((2,), 4), TARGET[:2])
-    # The last norm of the model is applied where there is one, and not twice.
-    torch.testing.assert_close(model.decoder.exit_logits(extra["inner_states"][-1]), logits)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -133,7 +120,7 @@ def test_what_heads_refuse(settings: dict[str, Any], message: str) -> None:
 def assistant(monkeypatch: pytest.MonkeyPatch, teacher: Any, **changes: Any) -> Any:
     """Built on a verifier that stands for what its checkpoint would hold."""
     model = Namespace(encoder_layers=2, encoder_embed_dim=16, encoder_ffn_embed_dim=24)
-    model.encoder_attention_heads, model.decoder_layers = 2, 3
+    model.encoder_attention_heads, model.decoder_layers = 4, 3
     found = ([teacher], SimpleNamespace(model=model))
     monkeypatch.setattr(checkpoint_utils, "load_model_ensemble", lambda *_, **__: found)
     return build_assistant(__file__, **changes)

@@ -54,26 +54,20 @@ def test_every_flag_is_explained(command: CommandLine, capsys: pytest.CaptureFix
     assert "default:False" not in text
 
 
-PREPARED = ("data-bin/dict.en.txt", "data-bin/dict.de.txt", "bpe/test.en")
+PREPARED = [
+    f"work/wmt14-en-de/{name}"
+    for name in ("data-bin/dict.en.txt", "data-bin/dict.de.txt", "bpe/test.en")
+]
 TRAINED = ("drafter/checkpoint_last.pt", "verifier/checkpoint_last.pt")
 
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
     """A folder as the scripts of preparation and training leave it, with empty files."""
-    for name in (
-        *(f"work/wmt14-en-de/{name}" for name in PREPARED),
-        *TRAINED,
-        "bundle/bundle.json",
-    ):
+    for name in (*PREPARED, *TRAINED, "bundle/bundle.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     return tmp_path
-
-
-def inference(folder: Path, *flags: str) -> list[str]:
-    """The arguments that the script in that folder gives inference.py."""
-    return script("inference.sh", *flags, cwd=folder, PYTHON="echo").stdout.split()
 
 
 @pytest.mark.parametrize(

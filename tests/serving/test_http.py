@@ -282,17 +282,8 @@ def test_a_sentence_that_cannot_be_read_is_copied_and_the_answer_says_so() -> No
         text = f"{expected('w1.')} x x. {expected('w2')}\n"
         told = {"truncated": False, "unreadable": "no letter of 'x x.' is known."}
         assert last_of(server, "w1. x x. w2\n") == [{"generated_text": text, **told}] * 3
-        assert (
-            last_of(server, "x")
-            == [
-                {
-                    "generated_text": "x",
-                    "truncated": False,
-                    "unreadable": "no letter of 'x' is known.",
-                }
-            ]
-            * 3
-        )
+        told["unreadable"] = "no letter of 'x' is known."
+        assert last_of(server, "x") == [{"generated_text": "x", **told}] * 3
         tokens = [event["token"]["text"] for event in stream(server, "w1. x x. w2\n")]
         assert "".join(tokens) == text
         assert server.metric("specdec_incomplete_sentences_total", kind="unreadable") == 7
@@ -327,11 +318,8 @@ def test_translate(server: Running, wanted: Any, how: dict[str, Any]) -> None:
     response = server.client.post("/translate", **how)
     assert response.status_code == 200, response.text
     answer = response.json()
-    assert (answer["translatedText"], answer["alternatives"], answer["note"]) == (
-        wanted,
-        None,
-        None,
-    )
+    assert answer["translatedText"] == wanted
+    assert answer["alternatives"] is answer["note"] is None
 
 
 def test_alternatives_differ_and_are_reproducible(server: Running) -> None:

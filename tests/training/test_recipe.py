@@ -83,10 +83,6 @@ def test_from_a_bundle_take_its_subwords_and_its_weights() -> None:
     assert teacher[teacher.index("--from") + 1] == BUNDLE
 
 
-def test_from_something_else_is_refused(tmp_path: Path) -> None:
-    refused(r"not a bundle; give a folder with bundle\.json", made, "--from", str(tmp_path))
-
-
 Call = tuple[list[str], Mapping[str, str]]
 
 
@@ -326,6 +322,7 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
         ("--train a.tsv --valid b --out o --set retrain_updates=9", "too few to save"),
         ("--train a.tsv --valid b --out o --preset en-de --set drafter_lr=1", "for 10 hours; add"),
         ("--train a.tsv --valid b --out o --set heads=5", "5 attention heads cannot share a width"),
+        ("--train a.tsv --valid b --out o --from docs", "not a bundle; give a folder with bundle."),
         (
             f"--train a.tsv --valid b --out o --from {BUNDLE} --set heads=8",
             "--heads is 4 there and 8 here; a verifier can become wider only if",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.fairseq_checkpoints import LEARNED
 
 CASES: list[dict[str, Any]] = [
     {"share_all_embeddings": True, "src_embedding_copy": True, "activation_fn": "gelu", **LEARNED},
-    {"src_embedding_copy": True, **LEARNED},
+    {"src_embedding_copy": True, "scale_decoder_embedding": True, **LEARNED},
     {"src_embedding_copy": True, "scale_encoder_embedding": True, **LEARNED},
     {"activation_fn": "tanh", "share_decoder_input_output_embed": True},
     {"encoder_normalize_before": True, "src_embedding_copy": True, **LEARNED},
@@ -40,20 +41,19 @@ def _inputs() -> tuple[Tensor, Tensor]:
 @pytest.mark.fairseq
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case))
 def test_equals_the_trained_module(case: dict[str, Any], tmp_path: Path) -> None:
-    from specdec_plugins.models.block_drafter import Layout
-
     model, network = trained_pair("block", BlockDrafter, {"block_size": 4, **case}, tmp_path)
     source, target = _inputs()
-    with torch.no_grad(), fairseq_checkpoints.double_precision():
-        encoder_out = model.encoder(source, src_lengths=(source != PAD).sum(1))
-        copied = model._copy_source(source, encoder_out)
-        whole = Layout.find(target != PAD).columns
-        expected = model.decoder.output_layer(model.decoder(target, encoder_out, *copied, whole))
     logits = network.decoder.logits(network.decoder(target, remember(network, source)))
     kept = target != PAD
+    blocks = kept & (torch.arange(7) >= torch.tensor([[3], [2], [1]]))
     # the trained module mixes in single precision
     tolerance = 1e-5 if case.get("src_embedding_copy") else 1e-10
-    torch.testing.assert_close(logits[kept], expected[kept], rtol=0, atol=tolerance)
+    for scored, training in product((kept, blocks), (False, True)):
+        with torch.no_grad(), fairseq_checkpoints.double_precision():
+            found = model.train(training)(source, (source != PAD).sum(1), target, target, scored)
+        torch.testing.assert_close(found.logits, logits[scored], rtol=0, atol=tolerance)
+        assert torch.equal(found.targets, target[scored])
+        assert found.num_masked == scored.sum()
 
 
 def test_wanted_columns_are_those_of_the_whole_pass() -> None:

@@ -295,11 +295,8 @@ def test_both_lanes_say_the_same(seed: int, threads_kept: None) -> None:
 
 
 def test_what_a_position_costs_shortens_drafts_of_greedy_rows_alone() -> None:
-    case = next(
-        case
-        for case in map(Case, range(99))
-        if getattr(case.drafter, "_shortlist", None) is not None
-    )
+    cases = map(Case, range(99))
+    case = next(one for one in cases if getattr(one.drafter, "_shortlist", None) is not None)
     jobs = case.jobs(beta=lambda i: 1 + i % 2, tau=2.0, block_size=6)
     told = []
     for cost in (0.0, 0.99):

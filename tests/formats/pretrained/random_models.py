@@ -156,16 +156,14 @@ _DEEPER = {  # as 24 layers are to 12, in M2M-100 1.2B and NLLB-200 1.3B, too
     **{f"{side}_ffn_dim": 40 for side in ("encoder", "decoder")},
     "num_hidden_layers": 3,
 }
+_UNTIED = {"tie_word_embeddings": False}
 # What else the architectures can be told, each beside the model that it is a variant of.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "two vocabularies": (
         "opus-mt-en-de",
         {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCAB + 4},
     ),
-    "untied": (
-        "opus-mt-en-de",
-        {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
-    ),
+    "untied": ("opus-mt-en-de", {"share_encoder_decoder_embeddings": False, **_UNTIED}),
     "unscaled": ("opus-mt-en-de", {"scale_embedding": False, "activation_function": "relu"}),
     "opus-mt-tc-big": (
         "opus-mt-en-de",
@@ -186,12 +184,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "nllb-200-distilled-600M",
         {**_DEEPER, "d_model": 32, "encoder_layerdrop": 0, "decoder_layerdrop": 0},
     ),
-    "untied m2m": ("m2m100_418M", {"tie_word_embeddings": False, "scale_embedding": False}),
+    "untied m2m": ("m2m100_418M", {**_UNTIED, "scale_embedding": False}),
     "tanh gelu": ("bart-large-cnn", {"activation_function": "gelu_new", "scale_embedding": True}),
-    "untied mbart": (
-        "mbart-large-50",
-        {"tie_word_embeddings": False, "activation_function": "gelu"},
-    ),
+    "untied mbart": ("mbart-large-50", {**_UNTIED, "activation_function": "gelu"}),
     "mt5": (
         "madlad400-3b-mt",
         {"model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]},

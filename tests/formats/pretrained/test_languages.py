@@ -54,9 +54,4 @@ def test_names() -> None:
     codes = "deu_Latn", "de_DE", "zho_Hant", "en_XX", "xx", "zle"
     names = "German", "German", "Chinese (Traditional)", "English", "xx", "East Slavic languages"
     assert tuple(map(name_of, codes)) == names
-    assert [plain(code) for code in ("deu_Latn", "DE", "ger", "src-lang")] == [
-        "de",
-        "de",
-        "de",
-        "src",
-    ]
+    assert [*map(plain, ("deu_Latn", "DE", "ger", "src-lang"))] == ["de", "de", "de", "src"]
