@@ -13,7 +13,7 @@ from benchmarks.plots import REPRODUCTION_PLOTS, chosen_rows, draw_reproduction
 from benchmarks.reproduce import figures, report
 from specdec_plugins.formats.output import lock
 from tests.bundles import captions
-from tests.refusals import refused
+from tests.refusals import refused, told
 
 SOURCES = ["a b c", " ".join(["w"] * 15), "d e", " ".join(["w"] * 40)]
 REFERENCES = [f"the dog number {n} sees the small cat in its garden" for n in range(4)]
@@ -110,8 +110,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(
         (tmp_path / name).write_text(text, encoding="utf-8")
         words += [f"--{name}", str(tmp_path / name)]
     words += ["--output", str(tmp_path / "report"), "--betas", "1", "--samples", "2", "--cpu"]
-    assert reproduce.COMMAND.run([*words, "--block-sizes", "5"]) == 2
-    assert "has 1 lines" in capsys.readouterr().err
+    assert "has 1 lines" in told(capsys, reproduce.COMMAND.run, [*words, "--block-sizes", "5"])
     (tmp_path / "reference").write_text("Ein Mann rennt.\nEin Hund.\n", encoding="utf-8")
 
     def stop(*args: object) -> None:
@@ -124,12 +123,12 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(
     log = tmp_path / "report.turns.jsonl"
     # What it is of, two sentences, and nothing behind the last line's end.
     assert len(log.read_text(encoding="utf-8").split("\n")) == 4
-    assert reproduce.COMMAND.run([*words, "--block-sizes", "5"]) == 2
-    assert "was started with a different value of grid" in capsys.readouterr().err
+    said = told(capsys, reproduce.COMMAND.run, [*words, "--block-sizes", "5"])
+    assert "was started with a different value of grid" in said
     with log.open("rb") as held:
         lock(held.fileno())  # as another run does
-        assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 2
-    assert "turns.jsonl: another run is writing it; wait for its end" in capsys.readouterr().err
+        said = told(capsys, reproduce.COMMAND.run, [*words, "--block-sizes", "2", "5"])
+    assert "turns.jsonl: another run is writing it; wait for its end" in said
     assert reproduce.COMMAND.run([*words, "--block-sizes", "2", "5"]) == 0
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| k 2, exact " in text

@@ -12,6 +12,7 @@ from scripts import demo
 from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from tests.app.toys import translated, translator
+from tests.refusals import told
 
 
 @pytest.fixture(autouse=True)
@@ -92,5 +93,4 @@ def test_without_a_bundle_it_says_so(
     from specdec_plugins.app.loading import make_settings
 
     monkeypatch.setattr(demo, "make_settings", make_settings)
-    assert demo.COMMAND.run(["no-such-folder"]) == 2
-    assert "no-such-folder" in capsys.readouterr().err
+    assert "no-such-folder" in told(capsys, demo.COMMAND.run, ["no-such-folder"])

@@ -24,6 +24,7 @@ from specdec_plugins.errors import UnreadableError
 from specdec_plugins.serving.client import Client, ClientError
 from specdec_plugins.serving.translate import main
 from tests.decoding.toys import SPECIAL
+from tests.refusals import told
 from tests.serving.toys import (
     PATIENCE,
     GatedVerifier,
@@ -327,8 +328,7 @@ def test_a_closed_stream_is_said_before_a_model_is_loaded(
 ) -> None:
     monkeypatch.setattr(app, "load_translator", lambda *_, **__: pytest.fail("loaded"))
     monkeypatch.setattr(sys, name, None)
-    assert main(flags) == 2
-    assert f"standard {what} is closed" in capsys.readouterr().err
+    assert f"standard {what} is closed" in told(capsys, main, flags)
 
 
 def test_lines_that_cannot_be_decoded_are_empty_and_told(

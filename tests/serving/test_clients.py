@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.formats.pretrained.tokenizer import Languages
 from tests.serving.test_http import check_error
-from tests.serving.toys import Running, ToyCodec, expected, running, toy_model
+from tests.serving.toys import Polyglot, Running, ToyCodec, expected, running, toy_model
 
 LANGUAGES = {"source": "en", "target": "de"}
 PAGE = '<!-- w0 --><p class="w1">w4 w1.</p>\n<p>w5.</p>'
@@ -204,23 +203,6 @@ def test_the_language_is_detected(server: Running) -> None:
     assert server.client.post("/detect", json=french).json()[0]["language"] == "fr"
     assert server.client.post("/detect", json={"q": "123"}).json() == []
     check_error(server.client.post("/detect", json={}), 422)
-
-
-class Polyglot(ToyCodec):
-    """Notes in which languages it is asked for."""
-
-    languages = Languages("toy", ("eng_Latn", "fra_Latn", "deu_Latn"), ("deu_Latn", "ita_Latn"))
-    source_lang = target_lang = None
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str | None, str | None]] = []
-
-    def between(self, source_lang: str | None, target_lang: str | None) -> ToyCodec:
-        self.asked.append(self.languages.choose(source_lang, target_lang))
-        return super().between(source_lang, target_lang)
-
-    def source_ids(self, line: str) -> list[int]:
-        return super().source_ids("w4")
 
 
 def test_a_model_of_several_languages_reads_the_one_that_is_detected(monkeypatch: Any) -> None:

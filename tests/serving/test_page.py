@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from specdec_plugins.formats.pretrained.tokenizer import Languages
 from tests.serving.toys import (
+    Polyglot,
     Running,
-    ToyCodec,
     expected,
     expected_ids,
     running,
@@ -302,28 +301,18 @@ def test_every_text_stands_out_from_its_ground(page: Page, scheme: str) -> None:
     assert [(text, ratio) for text, ratio in contrasts if ratio < 4.5] == []
 
 
-class Polyglot(ToyCodec):
-    """Notes in which languages it is asked for."""
-
-    languages = Languages("toy", ("en", "fr"), ("de", "it"))
-    target_lang = None
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str | None, str | None]] = []
-
-    def between(self, source_lang: str | None, target_lang: str | None) -> ToyCodec:
-        self.asked.append((source_lang, target_lang))
-        return super().between(source_lang, target_lang)
-
-
 def test_a_model_of_several_languages_lets_one_choose(chromium: Any) -> None:
     codec = Polyglot()
     with running(toy_model(codec=codec)) as server:
         page = Page(chromium, server)
         assert page.find("#languages").is_displayed()
-        assert [one.text for one in page.all("#from-choice option")] == ["English", "French"]
-        page.find("#to-choice option[value=it]").click()
+        assert [one.text for one in page.all("#from-choice option")] == [
+            "English",
+            "French",
+            "German",
+        ]
+        page.find("#to-choice option[value=ita_Latn]").click()
         page.translate()
         page.wait_for_both()
-        assert set(codec.asked) == {("en", "it")}
+        assert set(codec.asked) == {("eng_Latn", "ita_Latn")}
         assert page.complaints() == []

@@ -27,7 +27,7 @@ from specdec_plugins.serving.model import served_settings
 from specdec_plugins.serving.settings import ServerSettings
 from tests.bundles import CAPTIONS, ROOT
 from tests.programs import free_port, talking_to
-from tests.refusals import refused
+from tests.refusals import refused, told
 from tests.serving.toys import START, ServerProcess, wait_until
 
 PAIR = (str(CAPTIONS), "-s", "en", "-t", "de", "--device", "cpu", "--dtype", "float64")
@@ -199,8 +199,7 @@ def test_a_missing_library_is_one_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main([*PAIR, "--replicas", "2"]) == 2
-    assert ".[ray]" in capsys.readouterr().err
+    assert ".[ray]" in told(capsys, main, [*PAIR, "--replicas", "2"])
 
 
 def test_a_stop_while_engines_start_is_said(
@@ -273,8 +272,8 @@ def test_mistakes_are_one_sentence_before_anything_is_loaded(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
-        assert main([taken if word == "TAKEN" else word for word in arguments]) == 2
-    assert re.fullmatch(f"specdec serve: error: .*{message}.*\n", capsys.readouterr().err)
+        said = told(capsys, main, [taken if word == "TAKEN" else word for word in arguments])
+    assert re.fullmatch(f"specdec serve: error: .*{message}.*\n", said)
 
 
 def test_the_key_comes_from_a_file_or_the_environment(

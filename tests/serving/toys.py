@@ -95,6 +95,23 @@ class ToyCodec:
         return " ".join(tokens)
 
 
+class Polyglot(ToyCodec):
+    """Notes in which languages it is asked for."""
+
+    languages = Languages("toy", ("eng_Latn", "fra_Latn", "deu_Latn"), ("deu_Latn", "ita_Latn"))
+    source_lang = target_lang = None
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str | None, str | None]] = []
+
+    def between(self, source_lang: str | None, target_lang: str | None) -> ToyCodec:
+        self.asked.append(self.languages.choose(source_lang, target_lang))
+        return super().between(source_lang, target_lang)
+
+    def source_ids(self, line: str) -> list[int]:
+        return super().source_ids("w4")
+
+
 class GatedVerifier(TableVerifier):
     """Decodes while the gate is open; breaks on rows of one distribution, or overflows on them."""
 

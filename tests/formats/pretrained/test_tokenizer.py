@@ -64,6 +64,7 @@ class Case:
         """Ours and theirs."""
         import transformers
 
+        folder.mkdir()
         self.write(folder, LINES)
         languages = {"src_lang": self.source, "tgt_lang": self.target, **dict(self.more)}
         given = {} if self.source is None else languages

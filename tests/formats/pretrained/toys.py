@@ -103,7 +103,6 @@ def marian_files(
     folder: Path, lines: Sequence[str], languages: Sequence[str] = (), separate: bool = False
 ) -> None:
     """MarianMT's, as on the hub. languages: whose tokens a source may begin with."""
-    folder.mkdir(parents=True, exist_ok=True)
     # transformers knows one id of <pad> alone, so two vocabularies are equally large.
     size = 700 if separate else 800
     spms = [train_spm(lines[i::2], num, "unigram") for i, num in enumerate((700, size))]
@@ -123,7 +122,6 @@ def marian_files(
 
 def m2m_files(folder: Path, lines: Sequence[str], codes: Sequence[str]) -> None:
     """M2M-100's, as on the hub. codes: all languages of the model, in its order."""
-    folder.mkdir(parents=True, exist_ok=True)
     spm = train_spm(lines, 900, "bpe")
     (folder / "sentencepiece.bpe.model").write_bytes(spm)
     symbols = ["<s>", "<pad>", "</s>", "<unk>", *pieces(spm)[3:]]
@@ -139,7 +137,6 @@ def m2m_files(folder: Path, lines: Sequence[str], codes: Sequence[str]) -> None:
 
 def spm_files(folder: Path, lines: Sequence[str], name: str, kind: str, **more: Any) -> None:
     """Of NLLB and mBART as they were first published: one sentencepiece model."""
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "sentencepiece.bpe.model").write_bytes(train_spm(lines, 900, kind))
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": name, **more})
 
@@ -157,7 +154,6 @@ _MADLAD_PIECES = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
 
 def t5_files(folder: Path, lines: Sequence[str], codes: Sequence[str] = (), **more: Any) -> None:
     """T5's, or, with the codes of its target languages, MADLAD-400's."""
-    folder.mkdir(parents=True, exist_ok=True)
     which: dict[str, Any] = {**_T5_PIECES}
     settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": 100, **more}
     if codes:
@@ -169,7 +165,6 @@ def t5_files(folder: Path, lines: Sequence[str], codes: Sequence[str] = (), **mo
 
 def byt5_files(folder: Path, lines: Sequence[str]) -> None:
     """ByT5's: it has no vocabulary."""
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
 
 
@@ -177,7 +172,6 @@ def bart_files(folder: Path, lines: Sequence[str]) -> None:
     """BART's, as on the hub: a vocabulary of bytes and its merges."""
     from tokenizers import ByteLevelBPETokenizer
 
-    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     tokenizer.train_from_iterator(lines, 1000, special_tokens=[*special, "<mask>"])
@@ -278,6 +272,7 @@ SMALL: dict[str, tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = {
 def small_model(folder: Path, name: str, **changes: Any) -> Path:
     """A folder of `SMALL`, written, with these changes of its configuration; its path."""
     model_type, write, more, settings = SMALL[name]
+    folder.mkdir(parents=True, exist_ok=True)
     write(folder, lines_of(), *more)
     add_model(folder, model_type, **{**settings, **changes})
     return folder
