@@ -46,7 +46,6 @@ def interleave(
     log: Log | None = None,
     count: Callable[[Any], int] = len,
     title: str | None = None,
-    unit: str = "sentence",
 ) -> list[list[list[Result]]]:
     """Run every system on each part before the next part; returns [system][repeat][part].
 
@@ -57,7 +56,7 @@ def interleave(
     made: list[list[list[Result]]] = [[[] for _ in range(repeats)] for _ in systems]
     logged = iter([] if log is None else list(log.entries))
     total = repeats * len(systems) * sum(map(count, parts))
-    with progress_bar(total=total, desc=title, unit=unit) as bar:
+    with progress_bar(total=total, desc=title, unit="sentence") as bar:
         for repeat in range(repeats):
             for number, part in enumerate(parts):
                 results: list[Any] | None = next(logged, None)
@@ -113,11 +112,11 @@ class Cell:
         }
 
 
-def cut(sentences: Sequence[Sentence], batch: int, seed: int = 0) -> Batches:
+def cut(sentences: Sequence[Sentence], batch: int) -> Batches:
     """Batches of sentences of similar length, in an order that mixes short and long ones."""
     ordered = sorted(sentences, key=lambda sentence: -len(sentence.ids))
     batches = [ordered[i : i + batch] for i in range(0, len(ordered), batch)]
-    random.Random(seed).shuffle(batches)
+    random.Random(0).shuffle(batches)
     return batches
 
 

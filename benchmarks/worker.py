@@ -7,11 +7,11 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,6 +24,7 @@ from benchmarks.reports import field_of
 from benchmarks.systems import System
 from specdec_plugins.app import report
 from specdec_plugins.errors import UserError, located
+from specdec_plugins.serving.translate import end_with_parent
 
 Batches = Sequence[Sequence[Sentence]]
 
@@ -124,18 +125,18 @@ def _status(name: str) -> int | None:
     return None if found is None else int(found.split()[0]) * 1024
 
 
-def rest(clock: Callable[[], float] = time.process_time, limit: float = 2.0) -> None:
+def rest() -> None:
     """Wait until the process's threads sleep.
 
     Some OpenMP threads spin for 0.2 s after their work, on the core that the next engine is
     measured on.
     """
     most, pause = _SETTLED
-    end = time.monotonic() + limit
+    end = time.monotonic() + 2
     while time.monotonic() < end:
-        before = clock()
+        before = time.process_time()
         time.sleep(pause)
-        if clock() - before < most:
+        if time.process_time() - before < most:
             return
 
 
@@ -146,15 +147,7 @@ def _begin(system: System, workload: Workload) -> None:
     global _worker
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     _worker = Worker(system, workload)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Exit with the parent: a killed one gives no notice, and the engine would keep its memory."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    Thread(target=end_with_parent, daemon=True).start()  # or the engine would keep its memory
 
 
 def _answer(name: str, *arguments: Any) -> Any:

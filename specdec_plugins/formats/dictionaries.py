@@ -197,9 +197,7 @@ def ours(order: Sequence[int]) -> dict[int, int]:
     return {theirs: index for index, theirs in enumerate(order)}  # a copy comes first
 
 
-def dictionary_of(
-    vocabulary: Mapping[str, int], order: Sequence[int], start: int, language: str | None = None
-) -> Dictionary:
+def dictionary_of(vocabulary: Mapping[str, int], order: Sequence[int], start: int) -> Dictionary:
     """The symbols of a file in our order; rows without a symbol get a made-up one.
 
     start: the file's id of the token that opens the decoder's input.
@@ -207,4 +205,4 @@ def dictionary_of(
     symbols = {index: symbol for symbol, index in vocabulary.items()}
     num_special = 1 + len(_OURS)
     named = [symbols.get(theirs, f"madeupword{theirs:04d}") for theirs in order[num_special:]]
-    return Dictionary(named, language, start=start_of(order, start))
+    return Dictionary(named, start=start_of(order, start))

@@ -218,13 +218,13 @@ _own: Callable[[], Any]  # the translator of a process of the pool
 
 def _start(*arguments: Any) -> None:
     global _own
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     # Loaded by the first call, whose caller gets its errors; here they would break the pool.
     _own = cache(partial(load_translator, *arguments))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """However it ends: a killed process cannot end its children."""
     parent = multiprocessing.parent_process()
     assert parent is not None

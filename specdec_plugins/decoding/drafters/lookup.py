@@ -35,7 +35,9 @@ class LookupDrafter(ContextDrafter):
         min_ngram: int = 1  # tokens that must match for a proposal
 
         def __post_init__(self) -> None:
-            check_ngrams(self.min_ngram, self.max_ngram)
+            least, most = self.min_ngram, self.max_ngram
+            told = f"min_ngram must be from 1 to max_ngram ({most}), not {least}."
+            require(1 <= least <= most, told)
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         super().__init__(config, context)
@@ -77,11 +79,6 @@ class LookupDrafter(ContextDrafter):
         tokens = text.gather(1, index)  # [B, K]
         lengths = torch.minimum(leading_true(tokens != NOTHING), budget)
         return Draft(tokens, lengths * (at_most >= self._config.min_ngram))
-
-
-def check_ngrams(least: int, most: int) -> None:
-    """Raises UserError for lengths of n-grams that no match can have."""
-    require(1 <= least <= most, f"min_ngram must be from 1 to max_ngram ({most}), not {least}.")
 
 
 def match_lengths(text: Tensor, prefix: Prefix, max_ngram: int) -> Tensor:
