@@ -75,8 +75,7 @@ def training_corpora(
             corpora.append(ParallelFile.parse(item))
             continue
         found = sorted(str(path) for path in Path(item).glob(f"train.*.{pair}.tsv*"))
-        if not found:
-            raise UserError(f"{item}: holds no train.*.{pair}.tsv, .tsv.gz or .tsv.xz")
+        require(bool(found), f"{item}: holds no train.*.{pair}.tsv, .tsv.gz or .tsv.xz")
         out = [name for name in found if RESEARCH_ONLY.search(name) and not with_research]
         left_out += out
         corpora += [ParallelFile.parse(name) for name in found if name not in out]

@@ -63,8 +63,7 @@ class ParallelFile:
         Raises UserError if a file does not exist or the part is empty.
         """
         sides, span = split_item(item)
-        if len(sides) > 2:
-            raise UserError(f"{item}: expected one TSV file, or SOURCE_FILE,TARGET_FILE")
+        require(len(sides) < 3, f"{item}: expected one TSV file, or SOURCE_FILE,TARGET_FILE")
         for side in sides:
             what = "one side of a corpus" if sides[1:] else "a TSV, or two files with a comma"
             check_file(Path(side), f"a text file: {what}")
@@ -161,8 +160,7 @@ def read_lines(path: Path, bad: BadLines) -> Iterator[str | None]:
                 f"{path}, after line {number}: damaged or not what its name says ({error}); "
                 "download or compress it again"
             ) from error
-    if number == 0:
-        raise UserError(f"{path}: empty; give a file with at least one line")
+    require(number > 0, f"{path}: empty; give a file with at least one line")
 
 
 def check_beginning(raw: bytes, name: str) -> None:
@@ -213,10 +211,8 @@ def read_pairs(corpus: ParallelFile, bad: BadLines) -> Iterator[Pair]:
     found = 0
     for found, pair in enumerate(islice(pairs, corpus.first - 1, corpus.last), 1):  # noqa: B007
         yield pair
-    if not found:
-        raise UserError(
-            f"{corpus.given or corpus.source}: empty line range; the file has fewer lines"
-        )
+    told = f"{corpus.given or corpus.source}: empty line range; the file has fewer lines"
+    require(found > 0, told)
 
 
 def _read_tsv(path: Path, columns: tuple[int, int] | None, bad: BadLines) -> Iterator[Pair]:

@@ -19,7 +19,7 @@ from typing import Any
 from specdec_plugins.corpus import cli, reading
 from specdec_plugins.corpus.cli import option
 from specdec_plugins.corpus.resume import write_json
-from specdec_plugins.errors import UserError, imported
+from specdec_plugins.errors import UserError, imported, require
 from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.languages import code_of
 from specdec_plugins.formats.text import TextPipeline, join_bpe
@@ -31,8 +31,7 @@ _TARGET = re.compile(r"T-(\d+)\t(.*)")
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 text file; only LF ends a line, so that none is split or lost."""
     lines = [line or "" for line in reading.read_lines(path, reading.BadLines())]
-    if not "".join(lines).strip():
-        raise UserError(f"{path}: empty; there is nothing to score")
+    require(bool("".join(lines).strip()), f"{path}: empty; there is nothing to score")
     return lines
 
 

@@ -112,13 +112,11 @@ class Store:
 def _fetch(url: str, part: Path, path: Path) -> None:
     by_hand = f"fetch {url} by hand and put it at {path}, then run the same command again"
     logger.info("fetching %s", url)
-    if shutil.which("curl") is None:
-        raise UserError(f"curl is not installed; install it, or {by_hand}")
+    require(bool(shutil.which("curl")), f"curl is not installed; install it, or {by_hand}")
     command = ["curl", "--fail", "--location", "--retry", "3", "--connect-timeout", "30"]
     command += ["--progress-bar", "--continue-at", "-", "--output", str(part), url]
     status = subprocess.run(command, check=False).returncode
-    if status != 0:
-        raise UserError(f"the download failed (curl status {status}); {by_hand}")
+    require(status == 0, f"the download failed (curl status {status}); {by_hand}")
 
 
 def _fault(path: Path, members: Sequence[str]) -> str | None:
@@ -212,8 +210,7 @@ def parse_sgm(text: str, name: str) -> list[Segment]:
     for (start, document), (end, _) in zip(starts, starts[1:], strict=False):
         for number, line in _SEGMENT.findall(text[start:end]):
             segments.append((document, number, unescape(" ".join(line.split()), _QUOTES)))
-    if not segments:
-        raise UserError(f"{name}: no <seg> found; expected a WMT test set in SGML")
+    require(bool(segments), f"{name}: no <seg> found; expected a WMT test set in SGML")
     return segments
 
 

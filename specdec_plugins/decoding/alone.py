@@ -23,7 +23,7 @@ from specdec_plugins.decoding.extend import Extension
 from specdec_plugins.decoding.lane import Lane, TorchLane
 from specdec_plugins.decoding.requests import RowResult
 from specdec_plugins.decoding.schedules.constant import Constant
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ class UnverifiedLane(TorchLane):
 
     def _judge(self, draft: Draft, scores: Scores) -> tuple[Verdict, Tensor]:
         batch = self.batch
-        if draft.tokens.shape[1] == 0:
-            raise UserError(_NOTHING)
+        require(draft.tokens.shape[1] > 0, _NOTHING)
         batch.prefix.active &= draft.lengths > 0  # so that the report finds rows without progress
         case = Case(draft, scores, batch.params, batch.random, batch.prefix.lengths)
         return self.method.rule.judge(case), torch.zeros_like(batch.prefix.active)

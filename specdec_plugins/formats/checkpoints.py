@@ -21,7 +21,7 @@ from typing import Any
 import numpy
 import torch
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import written_whole
 
 
@@ -67,8 +67,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     harmless names (the file is then not executed), or weights that are not numbers.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path}: no such checkpoint; give the path of a fairseq .pt file")
+    require(path.is_file(), f"{path}: no such checkpoint; give the path of a fairseq .pt file")
     checkpoint = _load_safely(path)
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
         raise UserError(

@@ -20,7 +20,7 @@ from specdec_plugins.corpus.cli import BY_TIMEOUT, like, logger, option
 from specdec_plugins.corpus.reading import check_file
 from specdec_plugins.corpus.resume import locked
 from specdec_plugins.corpus.steps import running
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.formats.checkpoints import save_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
@@ -149,8 +149,7 @@ class DrafterOptions(TrainingOptions):
 
 def _check(args: TrainingOptions, checkpoint: str | None, flag: str) -> None:
     """Raises UserError if an input file is missing, before anything is written."""
-    if not args.data.is_dir():
-        raise UserError(f"--data {args.data}: no such folder")
+    require(args.data.is_dir(), f"--data {args.data}: no such folder")
     if checkpoint is not None:
         check_file(checkpoint, "a checkpoint of fairseq", flag)
         check_save_dir(args.save_dir, [checkpoint])
