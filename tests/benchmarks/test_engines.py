@@ -20,7 +20,11 @@ from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
 
-LINES = ("Two dogs run across the grass.", "A man is climbing a wall.", "Children are playing.")
+LINES = (
+    "Two dogs run across the grass.",
+    "A man in a red shirt is climbing a wall.",
+    "Children are playing.",
+)
 GREEDY, EXACT = (System("ours", role, "float32") for role in ("greedy", "exact"))
 PEERS = ("ctranslate2", "transformers")
 
