@@ -126,9 +126,8 @@ class Option:
     def check(self, value: Any) -> None:
         """Raises UserError unless the value is an allowed one of the type, within the bounds."""
         kind, is_list = self._kind
-        is_text = isinstance(value, os.PathLike) and kind is not Path
-        is_any = self.type is Any  # as it is read
-        wanted = None if is_any else misfit(self.type, os.fspath(value) if is_text else value)
+        own = os.fspath(value) if isinstance(value, os.PathLike) and kind is not Path else value
+        wanted = None if self.type is Any else misfit(self.type, own)  # Any: as it is read
         told = (wanted or "").removesuffix(" or null")
         require(wanted is None, f"{self.flag} must be {told}, not {value!r}.")
         bounds = [(*_BOUNDS[name][1:], bound) for name, bound in self.bounds.items()]
