@@ -144,9 +144,10 @@ def test_what_a_process_cannot_load_is_said_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (source := tmp_path / "in").write_text("\n".join(LINES * 8))
-    assert translate.main([str(CAPTIONS), "--input", str(source), "--processes", "2"]) == 2
+    swapped = [str(CAPTIONS), "-s", "de", "-t", "en"]
+    assert translate.main([*swapped, "--input", str(source), "--processes", "2"]) == 2
     (told,) = capfd.readouterr().err.splitlines()
-    assert "set --source-lang and --target-lang" in told
+    assert "swap" in told
 
 
 @pytest.mark.integration
@@ -248,7 +249,7 @@ def test_a_folder_says_how_to_draft(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (["/nowhere"], "/nowhere: not a folder"),
         (["/nowhere", "--replicas", "2"], "/nowhere: not a folder"),
-        ([str(CAPTIONS), "--replicas", "2"], "--source-lang"),
+        ([str(CAPTIONS), "-s", "fr", "-t", "de", "--replicas", "2"], "dict.fr.txt"),
         (["--replicas", "0"], "--replicas must be 1 or more"),
         (["--replica-gpus", "1"], "needs --replicas; give both, or omit"),
         (["--replica-gpus", "-1"], "--replica-gpus"),
