@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
@@ -23,8 +22,7 @@ from benchmarks.pair import Sentence
 from benchmarks.reports import field_of
 from benchmarks.systems import System
 from specdec_plugins.app import report
-from specdec_plugins.errors import UserError, located
-from specdec_plugins.serving.translate import end_with_parent
+from specdec_plugins.errors import UserError, end_with_parent, located
 
 Batches = Sequence[Sequence[Sentence]]
 
@@ -147,7 +145,7 @@ def _begin(system: System, workload: Workload) -> None:
     global _worker
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     _worker = Worker(system, workload)
-    Thread(target=end_with_parent, daemon=True).start()  # or the engine would keep its memory
+    end_with_parent()  # or the engine would keep its memory
 
 
 def _answer(name: str, *arguments: Any) -> Any:

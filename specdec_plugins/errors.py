@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from multiprocessing import parent_process
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
@@ -109,6 +110,18 @@ def run_program(module: str, function: str = "main", *given: object, **named: ob
         if is_heeded and all(thread.daemon for thread in others):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     return status
+
+
+def end_with_parent() -> None:
+    """End this process when its parent does, however that ends: a killed one ends no children."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def refuse(name: str, error: UserError | str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -38,7 +37,14 @@ from specdec_plugins.app.types import UNREADABLE, Limits, RankedText, Sentence, 
 from specdec_plugins.corpus.cli import build, check, flag_of, flags_of, option
 from specdec_plugins.decoding.requests import FinishReason
 from specdec_plugins.decoding.stats import DecodeStats
-from specdec_plugins.errors import UserError, handling, imported, require, run_command
+from specdec_plugins.errors import (
+    UserError,
+    end_with_parent,
+    handling,
+    imported,
+    require,
+    run_command,
+)
 from specdec_plugins.serving.client import KEY_VARIABLE, Client, ClientError
 
 R = TypeVar("R")
@@ -218,18 +224,10 @@ _own: Callable[[], Any]  # the translator of a process of the pool
 
 def _start(*arguments: Any) -> None:
     global _own
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    end_with_parent()
     torch.set_num_threads(1)
     # Loaded by the first call, whose caller gets its errors; here they would break the pool.
     _own = cache(partial(load_translator, *arguments))
-
-
-def end_with_parent() -> None:
-    """However it ends: a killed process cannot end its children."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _translate(sentences: list[Sentence]) -> _Said:
