@@ -126,6 +126,11 @@ class Codec:
         known = (self._source.index(s) != self.unk != self._target.index(s) for s in PROTECTED)
         return PROTECTED if all(known) else stand_ins(text)
 
+    @cached_property
+    def unread(self) -> frozenset[int]:
+        """Source tokens that the model does not know, or so little that they are copied."""
+        return self._source.rare_signs | {self.unk}
+
     def unknown(self, text: str) -> list[tuple[int, int]]:
         """Begin and end of each run of characters that the vocabulary cannot spell, in order."""
         runs = list[tuple[int, int]]()
@@ -145,7 +150,7 @@ class Codec:
 
     def _spells(self, piece: str) -> bool:
         try:
-            return self.unk not in self.source_ids(composed(piece))
+            return self.unread.isdisjoint(self.source_ids(composed(piece)))
         except UnreadableError:
             return False
 
@@ -182,11 +187,14 @@ class Codec:
         """The name of a target token, eos and the like included."""
         return self._target.symbols[token_id]
 
-    def text(self, tokens: Sequence[str]) -> str:
-        """The line that a user reads. It never contains a line end."""
+    def text(self, tokens: Sequence[str], source: str = "") -> str:
+        """The line that a user reads. It never contains a line end.
+
+        source: what the tokens translate, if known.
+        """
         joined = " ".join(tokens)
         if self._text is not None:
-            text = self._text.decode(joined)
+            text = self._text.decode(joined, source)
         else:
             text = join_subwords(joined, self._remove_bpe)
         return _one_line(text)  # a dictionary may contain line ends
@@ -268,7 +276,7 @@ class PretrainedCodec(Codec):
         stop = ids.index(self._target.eos) if self._target.eos in ids else len(ids)
         return [self._target.symbols[i] for i in ids[:stop] if not self.tokenizer.is_mark(i)]
 
-    def text(self, tokens: Sequence[str]) -> str:
+    def text(self, tokens: Sequence[str], source: str = "") -> str:
         return _one_line(self.tokenizer.decode([self._target.index(token) for token in tokens]))
 
 

@@ -164,7 +164,7 @@ class How:
             read = self._masked(text, spans)
         except UnreadableError as error:
             read, fault = Reading([codec.unk]), str(error)
-        if codec.unk not in read.ids:
+        if codec.unread.isdisjoint(read.ids):
             return read
         lacking = codec.unknown(text)
         read = self._masked(text, united(spans, lacking))
@@ -233,14 +233,18 @@ class Part(Generic[R]):
     def text_of(self, ids: Sequence[int]) -> str:
         return self.filled(self._text(ids))
 
+    def text_read(self, tokens: Sequence[str]) -> str:
+        """The text of target tokens, with symbols in place of spans, as they were read."""
+        mask = self.read.mask
+        return self.how.codec.text(tokens, self.text if mask is None else mask.text)
+
     def filled(self, text: str) -> str:
         """The text of target tokens, with those spans that it keeps."""
         mask = self.read.mask
         return text if mask is None else mask.head + mask.filled(text)[0] + mask.tail
 
     def _text(self, ids: Sequence[int]) -> str:
-        codec = self.how.codec
-        return codec.text(codec.tokens(ids))
+        return self.text_read(self.how.codec.tokens(ids))
 
     def _loses_spans(self) -> bool:
         mask, result = self.read.mask, self.result

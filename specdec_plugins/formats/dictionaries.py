@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from specdec_plugins.errors import UserError, read_text, require
 
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 of every dictionary; not in the file
 _OVERWRITE = "#fairseq:overwrite"
+_FEW = 1000  # times that a sign was in the training text, and too few to learn it
 Languages = tuple[str | None, str | None]  # source, target
 
 
@@ -33,6 +35,7 @@ class Dictionary:
         """
         self.language = language
         self.start = start
+        self.rare_signs = frozenset[int]()  # ids of signs, such as an arrow, that were hardly seen
         self.symbols = [*_SPECIAL, *symbols]
         self._ids = {symbol: index for index, symbol in enumerate(self.symbols)}
 
@@ -42,7 +45,7 @@ class Dictionary:
 
         Raises UserError with file and line where the file is missing, not UTF-8, or malformed.
         """
-        seen, symbols = set(_SPECIAL), []
+        seen, symbols, rare = set(_SPECIAL), list[str](), set[str]()
         text = read_text(path, "the dictionary", "give the folder that fairseq-preprocess wrote")
         for number, line in enumerate(io.StringIO(text), start=1):
             fields = line.rstrip().rsplit(" ", 1)
@@ -63,7 +66,11 @@ class Dictionary:
                 )
             seen.add(symbol)
             symbols.append(symbol)
-        return cls(symbols, language)
+            if int(fields[1]) < _FEW and _is_sign(symbol):
+                rare.add(symbol)
+        read = cls(symbols, language)
+        read.rare_signs = frozenset(map(read.index, rare))
+        return read
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -99,6 +106,12 @@ class Dictionary:
     def ids_in(self, other: Dictionary) -> list[int]:
         """For each symbol of this dictionary, its id in the other one, or that of `<unk>`."""
         return [other.index(symbol) for symbol in self.symbols]
+
+
+def _is_sign(symbol: str) -> bool:
+    """Whether a symbol, of BPE or not, is one sign that is no letter, number or ASCII."""
+    bare = symbol.removesuffix("@@")
+    return len(bare) == 1 and not bare.isascii() and unicodedata.category(bare) in ("So", "Sm")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from specdec_plugins.errors import UserError, imported, read_text, require
 from specdec_plugins.formats.pretrained.languages import plain
+from specdec_plugins.formats.spacing import spaced_like
 
 BPE_SEPARATOR = "@@"
 
@@ -232,13 +233,16 @@ class TextPipeline:
         """The same for the target language: training targets, and forced target prefixes."""
         return self.segment(self.tokenize(line, "target"))
 
-    def decode(self, tokens: str) -> str:
-        """Join and detokenise space-separated target tokens to the line that a user reads."""
+    def decode(self, tokens: str, source: str = "") -> str:
+        """Join and detokenise space-separated target tokens to the line that a user reads.
+
+        source: what they translate, if known, whose signs are spaced as theirs are to be.
+        """
         words = self.join(tokens)
         if self._detokenizer is None:
             return words
         line = str(self._detokenizer.detokenize(words.split(), return_str=True))
-        return _APART.sub(":", line)
+        return spaced_like(source, _APART.sub(":", line))
 
     def tokenize(self, line: str, side: Literal["source", "target"]) -> str:
         """Space-separated words of one raw line, before BPE."""

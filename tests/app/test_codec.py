@@ -46,8 +46,8 @@ class Shouting:
     def encode_target(self, line: str) -> str:
         return " ".join(line.lower().replace(" ", "")[::-1])
 
-    def decode(self, tokens: str) -> str:
-        return tokens.replace(" ", "").upper()
+    def decode(self, tokens: str, source: str) -> str:
+        return tokens.replace(" ", "").upper() + source
 
 
 def test_raw_text_goes_through_its_pipeline() -> None:
@@ -55,3 +55,4 @@ def test_raw_text_goes_through_its_pipeline() -> None:
     assert it.source_ids("A B") == [4, 5, DICTIONARY.eos]
     assert it.target_ids("A B") == [6, 5]
     assert it.text(["a", "b"]) == "AB"
+    assert it.text(["a", "b"], "?") == "AB?"

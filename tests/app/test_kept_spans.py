@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from specdec_plugins.app.codec import PretrainedCodec
 from specdec_plugins.app.convert import MARIAN
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.text.spans import spans_of
@@ -65,6 +66,17 @@ def test_made_strings_keep_their_spans(model: SpeculativeTranslator, pieces: lis
     assert [*map(str.isspace, done.text)][:1] == [*map(str.isspace, source)][:1]
     streamed = [*model.stream(source)]
     assert streamed[-1] == done.text
+
+
+def test_signs_that_the_text_of_a_training_hardly_had_are_copied(
+    model: SpeculativeTranslator,
+) -> None:
+    if isinstance(model.codec, PretrainedCodec):
+        pytest.skip("its files do not tell how often")
+    lines = ["→ Click here.", "This is Microsoft™ Word.", "LiveRamp® (preview) is ready.", "© Acme"]
+    for line, done in zip(lines, map(str, model.translate(lines)), strict=True):
+        assert [c for c in done if c in "→™®©"] == [c for c in line if c in "→™®©"], done
+    assert "Microsoft™ Word" in str(model.translate(lines[1]))
 
 
 def test_numbers_with_units_are_kept_where_that_is_asked_for(model: SpeculativeTranslator) -> None:

@@ -141,6 +141,31 @@ def test_times_and_ratios_come_back(codes: Path) -> None:
         assert pipeline.decode(pipeline.encode_target(line)) == line
 
 
+SPACED = [  # source, target words as Moses has them, what a user reads
+    ("The A/B test, he/she", "Der A / B-Test , er / sie", "Der A/B-Test, er/sie"),
+    ("Yes / No", "Ja / Nein", "Ja / Nein"),
+    ("and/or 1 / 2", "und / oder 1 / 2", "und/oder 1 / 2"),
+    ("24/7 and 50/50", "24 / 7", "24/7"),
+    ("x/y or x / y", "x / y", "x / y"),  # one of two: which?
+    ("Input/output", "Eingabe- / Ausgabe", "Eingabe-/Ausgabe"),
+    ("C# courses", "C # -Kurse", "C#-Kurse"),
+    ("-5°C, 20 °C", "-5 ° C , 20 ° C", "-5°C, 20 °C"),
+    ("AT&T, food & drink", "AT &amp; T , Essen &amp; Trinken", "AT&T, Essen & Trinken"),
+    ("Q&A, questions&answers", "Fragen &amp; Antworten", "Fragen & Antworten"),
+    ("a_b is 2+2 = 4", "a _ b ist 2 + 2 = 4", "a_b ist 2+2 = 4"),
+    ("It costs $300 today.", "Es kostet 300 $ heute .", "Es kostet 300 $ heute."),
+    ("from €5 to €6 each", "von 5 € bis 6 € je", "von 5 € bis 6 € je"),
+    ("O'Malley isn't Bob's", "O &apos;Malley ist nicht Bobs", "O'Malley ist nicht Bobs"),
+    ("Thomas's house", "Thomas &apos; Haus", "Thomas' Haus"),
+    ("", "A / B für 3 $ mehr", "A / B für 3 $ mehr"),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "wanted"), SPACED)
+def test_signs_are_spaced_as_in_the_source(source: str, target: str, wanted: str) -> None:
+    assert words("en", "de").decode(target, source) == wanted
+
+
 def test_what_nobody_sees_is_not_read(codes: Path) -> None:
     pipeline = TextPipeline("de", "de", codes=codes)
     plain = "Das größere Haus: 3,5 Meter!"

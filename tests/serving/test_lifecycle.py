@@ -165,7 +165,7 @@ class SlowCodec(ToyCodec):
         time.sleep(self._before)
         return super().source_ids(line)
 
-    def text(self, tokens: Sequence[str]) -> str:
+    def text(self, tokens: Sequence[str], source: str = "") -> str:
         time.sleep(self._after)
         return super().text(tokens)
 

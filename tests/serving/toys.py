@@ -91,7 +91,7 @@ class ToyCodec:
     def symbol(self, token_id: int) -> str:
         return f"t{token_id}"
 
-    def text(self, tokens: Sequence[str]) -> str:
+    def text(self, tokens: Sequence[str], source: str = "") -> str:
         return " ".join(tokens)
 
 
