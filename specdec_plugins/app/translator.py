@@ -38,6 +38,7 @@ from specdec_plugins.decoding.requests import (
 )
 from specdec_plugins.decoding.stats import DecodeStats
 from specdec_plugins.errors import UserError, located, renaming, require
+from specdec_plugins.text.sentences import whole_lines
 
 Terms = Mapping[str, str] | str | os.PathLike[str]  # of a glossary, or the name of its file
 _PARAMETERS = parameters(Settings)  # what messages call flags here
@@ -120,7 +121,7 @@ class SpeculativeTranslator:
         """Translations of texts, in order, or of one; white space is kept.
 
         Sentences are translated one by one and spans such as placeholders are kept, unless the
-        settings `split` and `protect` are False: then a text is one sentence, read as it is.
+        settings `split` and `protect` are False: then a line is one sentence, read as it is.
 
         source_lang, target_lang: override the translator's own, for a model with several languages.
         beam, n_best: search with a beam of that size, whatever the translator's strategy, and give
@@ -295,7 +296,7 @@ class SpeculativeTranslator:
             longest=limits.source,
             room=lambda num_source: settings.max_len(num_source, limits.target),
             is_bounded=settings.is_bounded,
-            split=codec.splitter if settings.split and is_raw else None,
+            split=(codec.splitter if settings.split else whole_lines) if is_raw else None,
             in_pieces=sentence.tokens is None and not codec.reads_texts,
             protects=bool(settings.protect) and is_raw,
             keeps_numbers=settings.protect_numbers,

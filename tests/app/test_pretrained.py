@@ -172,7 +172,7 @@ def test_what_generation_asks_for_is_the_default(small: Small, caplog: Any) -> N
 def test_lines_without_words_and_lines_that_are_too_long(small: Small) -> None:
     ways = {"source_lang": "de", "target_lang": "ko", "split": False}
     made = translator(small("nllb"), **ways, truncate_source=True)
-    empty, long, cut = made.translate(["  ", "и " * 140, "и " * 63])
+    empty, long, cut = made.translate(["  ", "и " * 140, "и " * 64])
     assert (empty.text, empty.finish_reason) == ("  ", "empty")
     assert long.text == cut.text  # of 128 positions the language and the end have two
     strict = translator(small("nllb"), **ways, on_unreadable="fail")

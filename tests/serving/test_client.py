@@ -273,8 +273,8 @@ def test_a_line_that_is_not_split_is_whole_with_and_without_a_server(
 ) -> None:
     line = "w4\x0bw1.\x0cw2\x85w3\u2028w5\rw6"
     for where in ([], ["--server", client.url]):
-        found = translate(f"{line}\r\n".encode(), "--no-split", *where)
-        assert found == (0, f"{expected(line)}\n")
+        found = translate(f" {line}\t\r\n".encode(), "--no-split", *where)
+        assert found == (0, f" {expected(line)}\t\n")
 
 
 @pytest.mark.usefixtures("verifier")
