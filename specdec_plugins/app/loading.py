@@ -81,8 +81,9 @@ def make_settings(given: Mapping[str, Any]) -> Settings:
     """
     given = {k: v for k, v in given.items() if v is not None or k not in _AS_THE_BUNDLE_SAYS}
     if given.get("drafter", "") is None:
-        told = "--drafter none drafts nothing; omit --drafter-options."
-        require(not given.get("drafter_options"), told)
+        for name in ("drafter_options", "block_size", "schedule", "schedule_options"):
+            told = f"--drafter none drafts nothing; omit {flag_of(Settings, name)}."
+            require(not given.get(name), told)
         given = {**given, "strategy": "AR"}
         del given["drafter"]
     if given.get("bpe_codes") is not None:

@@ -133,7 +133,7 @@ class Settings:
         "server: few_rows)", choices=SCHEDULES)
     schedule_options: Mapping[str, Any] = _decoding({}, "settings of the schedule")
     temperature: float = _decoding(1.0, "for rules that sample (default: 1)", least=LEAST,
-        advice="for the best token alone, ask for top_k 1")
+        most=1000, advice="for the best token alone, ask for top_k 1")
     top_k: int = _decoding(0, "for rules that sample (default: 0, all)", least=0)
     top_p: float = _decoding(1.0, "for rules that sample (default: 1, all)", least=LEAST, most=1)
     seed: int = _decoding(0, "for rules that sample; line n uses N + n")
@@ -148,7 +148,7 @@ class Settings:
     max_len_b: int | None = _limit(None, "see --max-len-a", "B", least=0)
     min_len: int | None = _limit(None, "no end of sentence before N target tokens", least=0)
     lenpen: float | None = _limit(None, "with --beam: a translation's log-probability is divided "
-        "by its length to the power of X (default: 1, or the model's own)")
+        "by its length to the power of X (default: 1, or the model's own)", least=-10, most=10)
     unkpen: float = _limit(0.0, "with --beam: nats off a translation for each <unk> (default: 0)")
     no_repeat_ngram_size: int = _limit(0, "no N tokens in a row occur twice (default: 0, off, or "
         "the model's own)", least=0)

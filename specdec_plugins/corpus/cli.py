@@ -127,9 +127,8 @@ class Option:
         """Raises UserError unless the value is an allowed one of the type, within the bounds."""
         kind, is_list = self._kind
         own = os.fspath(value) if isinstance(value, os.PathLike) and kind is not Path else value
-        wanted = None if self.type is Any else misfit(self.type, own)  # Any: as it is read
-        told = (wanted or "").removesuffix(" or null")
-        require(wanted is None, f"{self.flag} must be {told}, not {value!r}.")
+        told = "" if self.type is Any else misfit(self.type, own) or ""  # Any: as it is read
+        require(not told, f"{self.flag} must be {told.removesuffix(' or null')}, not {value!r}.")
         bounds = [(*_BOUNDS[name][1:], bound) for name, bound in self.bounds.items()]
         wanted = " and ".join(words.format(bound) for words, _, bound in bounds)
         advice = f"; {self.advice}" if self.advice else ""
@@ -140,7 +139,8 @@ class Option:
             require(not self.names or one in self.names, f"{told}{', '.join(self.names)}.")
             is_within = all(holds(one, bound) for _, holds, bound in bounds)
             require(is_within, f"{self.flag} must be {wanted}, not {one}{advice}.")
-            require(one == one, f"{self.flag} must be a number, not {one}.")  # NaN equals nothing
+            is_finite = not isinstance(one, float) or abs(one) < float("inf")
+            require(is_finite, f"{self.flag} must be a finite number, not {one}.")
 
     def parameter(self, groups: Mapping[str, Any]) -> Declared:
         """As a parameter of a function, which cyclopts reads."""

@@ -248,7 +248,8 @@ class DistillOptions:
     output: Path = option(MISSING, "data-bin to write")
     subset: str = option("train", "split of the data-bin")
     beam: int = option(5, "beam size; 1 is greedy", least=1)
-    lenpen: float = option(1.0, "length penalty; above 1 favours long outputs")
+    lenpen: float = option(1.0, "length penalty; above 1 favours long outputs", least=-10,
+        most=10)
     max_len_a: float = option(0.0, "at most A * source tokens + B target tokens", least=0,
         most=1000)
     max_len_b: int = option(200, "see --max-len-a", least=1)

@@ -216,7 +216,7 @@ class EvaluateOptions:
     tgt: str = option("de", "target language")
     tokenized: bool = option(False, "output and baseline are Moses tokens (BPE joined or not): "
         "detokenise them first")
-    samples: int = option(1000, "samples of the bootstrap", least=100)
+    samples: int = option(1000, "samples of the bootstrap", least=100, most=10_000)
     json: Path | None = option(None, "also write the scores to this file")
     # fmt: on
 

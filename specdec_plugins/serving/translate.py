@@ -115,6 +115,7 @@ def _worker(given: Mapping[str, Any]) -> tuple[Worker, FileOptions]:
     if where.server is not None:
         files = build(FileOptions, given)
         return Server(where.server, where.requests, given, files), files
+    require("requests" not in given, "--requests go to a server; add --server, or omit them.")
     settings, files = read_options({**BY_SENTENCE, **given})
     if settings.split and settings.raw_text:
         imported("sentencex", "text")  # said before a model is loaded

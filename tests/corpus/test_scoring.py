@@ -9,7 +9,7 @@ import pytest
 
 from specdec_plugins.corpus import scoring
 from tests.programs import script, specdec
-from tests.refusals import refused
+from tests.refusals import refused, told
 
 REFERENCES = [
     "Das gut-bürgerliche Haus steht seit 1990 am Fluss.",
@@ -91,6 +91,11 @@ def test_a_perfect_output_and_a_bootstrap_with_a_direction_that_repeats() -> Non
         assert test.p_value < 0.05
     same = scoring.bootstrap(OUTPUTS, OUTPUTS, REFERENCES, 200)
     assert all(test.p_value == 1.0 for test in same)
+
+
+def test_samples_that_no_memory_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["a", "b", "--samples", "99999999999"]
+    assert "--samples must be 100 or more and at most" in told(capsys, scoring.EVALUATE.run, words)
 
 
 @pytest.mark.integration

@@ -204,6 +204,10 @@ def test_files_through_a_server(translate: Translate, client: Client, num_reques
     assert (status, translations.split("\n")) == (1, [*WANTED, ""])  # w0 never ends
 
 
+def test_requests_without_a_server_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--requests go to a server; add --server" in told(capsys, main, ["--requests", "16"])
+
+
 def test_an_old_output_makes_way_for_a_new_one_alone(translate: Translate, client: Client) -> None:
     assert translate(b"w1\n\xff\n", "--server", client.url) == (2, "old\n")
     assert translate(b"", "--server", client.url) == (0, "")
