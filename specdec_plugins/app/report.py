@@ -112,7 +112,12 @@ def _counts(tally: Tally) -> str:
     told |= {UNREADABLE: "copied", "repetition": "cut as they repeat themselves"}
     counts = tally.reasons
     notes = [f"{counts[reason]} {words}" for reason, words in told.items() if counts[reason]]
-    return f"{tally.sentences} sentences" + (f" ({', '.join(notes)})" if notes else "")
+    return many(tally.sentences, "sentence") + (f" ({', '.join(notes)})" if notes else "")
+
+
+def many(number: int, what: str) -> str:
+    """A number of them, in words."""
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _speed(tally: Tally, seconds: float) -> str:
@@ -120,7 +125,7 @@ def _speed(tally: Tally, seconds: float) -> str:
     p50, p95 = percentile(tally.latencies, 0.5), percentile(tally.latencies, 0.95)
     rate = tally.tokens / seconds if seconds else 0.0
     return (
-        f"{tally.tokens} tokens in {seconds:.2f} s: {rate:.1f} tokens/s, "
+        f"{many(tally.tokens, 'token')} in {seconds:.2f} s: {rate:.1f} tokens/s, "
         f"{each:.4f} s a sentence; latency p50 {p50:.4f} s, p95 {p95:.4f} s"
     )
 
@@ -197,5 +202,6 @@ def _rounds(stats: DecodeStats) -> str:
     return (
         f"mean accepted tokens {stats.mean_accepted_tokens:.4f} (tokens a round, the last of "
         "each round counted and the end of sentence not; "
-        f"{stats.mean_emitted_tokens:.4f} with it); {stats.rounds} rounds, {per_row:.2f} a sentence"
+        f"{stats.mean_emitted_tokens:.4f} with it); {many(stats.rounds, 'round')}, {per_row:.2f} a "
+        "sentence"
     )

@@ -30,7 +30,7 @@ from specdec_plugins.app.main import (
     command_line,
     read_options,
 )
-from specdec_plugins.app.report import Tally, summary
+from specdec_plugins.app.report import Tally, many, summary
 from specdec_plugins.app.settings import BY_SENTENCE, EXACT, REPEATS, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.app.types import UNREADABLE, Limits, RankedText, Sentence, Translation
@@ -328,4 +328,4 @@ class Server:
         return [done]
 
     def report(self, tally: Tally, seconds: float) -> str:
-        return f"{tally.sentences} lines in {seconds:.2f} s through {self._url}"
+        return f"{many(tally.sentences, 'line')} in {seconds:.2f} s through {self._url}"

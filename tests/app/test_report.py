@@ -76,8 +76,10 @@ def test_which_greedy_is_said() -> None:
 
 def test_nothing_divides_by_zero() -> None:
     it = translator()
-    text = summary(Tally(), it.decoder.stats, it.settings, it.limits, 0.0)
-    assert text.startswith("0 sentences\n0 tokens in 0.00 s")
+    tally, rest = Tally(), (it.decoder.stats, it.settings, it.limits, 0.0)
+    assert summary(tally, *rest).startswith("0 sentences\n0 tokens in 0.00 s")
+    tally.add([Translation(1, "")])
+    assert summary(tally, *rest).startswith("1 sentence (1 empty)\n")
 
 
 def test_memory_is_that_of_this_process() -> None:
