@@ -181,13 +181,14 @@ def _languages(pair: str) -> tuple[str, str]:
 def _mix(args: MixOptions, names: Sequence[str]) -> Mix:
     """The mix that the flags describe, of corpora of these names."""
     require(
-        args.clean or not (args.per_source or args.split_off),
-        "--per-source and --split-off are part of cleaning; add --clean",
+        args.clean or not (args.max_words or args.per_source or args.split_off),
+        "--max-words, --per-source and --split-off are part of cleaning; add --clean",
     )
     weights = {n: w for n, [w] in _by_name("--weights", args.weights, names, float).items()}
     numbers = _by_name("--per-source", args.per_source, names, int)
     per_source = {name: number for name, [number] in numbers.items()}
-    rules = PairRules(*_languages(args.pair), args.max_words) if args.clean else None
+    most = args.max_words or PairRules.max_words
+    rules = PairRules(*_languages(args.pair), most) if args.clean else None
     sizes = _by_name("--split-off", args.split_off, names, int, 2)
     return Mix(rules, weights, per_source, sizes, args.joined)
 
@@ -324,7 +325,8 @@ class MixOptions:
     out: Path = option(MISSING, "folder to write")
     clean: bool = option(False, "drop pairs that do not look like translations, or have letters "
         "that are neither Latin nor of a script of the dev and test sets, and near-duplicates")
-    max_words: int = option(60, "words per side, with --clean", least=1)
+    max_words: int | None = option(None, "words per side, with --clean (default: "
+        f"{PairRules.max_words})", least=1)
     weights: Sequence[str] = option((), "write each pair of the corpus train.NAME.* N times; 0.3: "
         "three of ten pairs (default: 1)", "NAME=N")
     per_source: Sequence[str] = option((), "keep N of the pairs whose sources differ only in case, "

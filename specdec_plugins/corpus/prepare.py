@@ -163,7 +163,8 @@ class Preparation:
         return self._step(f"tokenise {split}", tokenise, self._pair("tok", split), raw, **settings)
 
     def _learn(self) -> Command:
-        tokenised, given, merges = self._pair("tok", "train"), self._given_codes, self._args.merges
+        tokenised, given = self._pair("tok", "train"), self._given_codes
+        merges = self._args.merges or self._args.usual_merges
         title, outputs = "learn codes", [self._folder / "bpe.codes"]
         if given:
             copy = lambda parts: shutil.copyfile(given, parts[0])  # noqa: E731
@@ -228,6 +229,10 @@ def _check_flags(args: PrepareOptions) -> None:
         if args.tokenizer == "moses":
             _check_language(flag, language)
     require(args.bpe != "none" or not args.codes, "give either --codes or --bpe none, not both")
+    learns = args.bpe != "none" and not args.codes
+    require(learns or not args.merges, "--merges is for codes that are learnt here; omit it")
+    told = "--dash-splits is for text that is tokenised here; omit it, or --tokenizer none"
+    require(args.tokenizer == "moses" or args.dash_splits != "yes", told)
     require(not (args.cover_latin and args.dict), "give either --cover-latin or --dict, not both")
     require(
         bool(args.dict or not args.dict_tgt), "--dict-tgt needs --dict, the source's dictionary"
@@ -272,7 +277,7 @@ class PreparationOptions:
     """The flags that every preparation has."""
 
     # fmt: off
-    merges: int = option(10_000, "joint BPE merges", least=1)
+    merges: int | None = option(None, "joint BPE merges (default: 10000)", least=1)
     codes: Path | None = option(None, "reuse these BPE codes instead of learning them")
     dict: Path | None = option(None, "reuse this dictionary (for both sides)")
     dict_tgt: Path | None = option(None, "the target's own dictionary, with --dict")
@@ -293,6 +298,7 @@ class PreparationOptions:
         "dictionary")
     workers: int = option(len(os.sched_getaffinity(0)), "parallel processes", least=1)
     # fmt: on
+    usual_merges: int = 10_000
 
 
 def _columns(text: str | None) -> tuple[int, int] | None:
@@ -310,6 +316,8 @@ def main(args: PrepareOptions) -> None:
         [ParallelFile.parse(item, columns) for item in items]
         for items in (args.train, args.valid, args.test)
     )
+    told = "--columns is for TSV files, and each corpus is two files; omit it"
+    require(not columns or any(len(one.paths) == 1 for one in (*train, *valid, *tests)), told)
     warn_of_repeats(train, [*valid, *tests])
     Preparation(args, train, valid, tests).run()
 

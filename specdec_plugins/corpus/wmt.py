@@ -260,10 +260,12 @@ class WmtOptions(PreparationOptions):
     archives: Path | None = option(None, "folder of archives (default: OUT/archives)")
     mirror: str | None = option(None, "address of a folder that holds all archives by name")
     out: Path | None = option(None, "folder to write (default: work/ and the name of the data set)")
-    merges: int = like(PreparationOptions, "merges", default=32_000)
+    merges: int | None = like(PreparationOptions, "merges", help="joint BPE merges (default: "
+        "32000)")
     max_ratio: float = like(PreparationOptions, "max_ratio", default=1.5)
     bad_lines: str = like(PreparationOptions, "bad_lines", default="skip")
     # fmt: on
+    usual_merges: int = 32_000
 
 
 COMMAND = cli.CommandLine("specdec prepare wmt", main, WmtOptions)

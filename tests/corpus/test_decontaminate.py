@@ -212,6 +212,7 @@ def test_a_weight_that_is_no_whole_number(tmp_path: Path) -> None:
         (["--clean", "--per-source", "one=1.5"], "expected NAME=N with whole numbers above 0"),
         (["--clean", "--split-off", "one=3"], "expected NAME=N,N"),
         (["--split-off", "one=3,1"], "add --clean"),
+        (["--max-words", "9"], "add --clean"),
     ],
 )
 def test_impossible_mixes(corpora: Path, flags: list[str], sentence: str) -> None:

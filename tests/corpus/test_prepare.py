@@ -40,6 +40,11 @@ def flags(tmp_path: Path) -> list[str]:
     return [str(argument) for argument in arguments]
 
 
+def without_merges(flags: list[str]) -> list[str]:
+    at = flags.index("--merges")
+    return flags[:at] + flags[at + 2 :]
+
+
 def lines(path: Path) -> list[str]:
     return path.read_bytes().decode().removesuffix("\n").split("\n")
 
@@ -76,7 +81,7 @@ def test_from_raw_text_to_a_data_bin_and_again(flags: list[str], tmp_path: Path)
 
     # Reuse of codes and dictionary: the same tokens, and the dictionary unchanged.
     reuse = ["--codes", "out/bpe.codes", "--dict", "out/data-bin/dict.en.txt", "--out", "second"]
-    specdec("prepare", *flags, *reuse, cwd=tmp_path)
+    specdec("prepare", *without_merges(flags), *reuse, cwd=tmp_path)
     for path in data.iterdir():
         assert (tmp_path / "second" / "data-bin" / path.name).read_bytes() == path.read_bytes()
 
@@ -225,12 +230,15 @@ def test_repeated_pairs_are_computed_once(tmp_path: Path, monkeypatch: pytest.Mo
         (["--min-length", "9", "--max-length", "8"], "must not exceed"),
         (["--columns", "1,1"], "expected two different numbers from 1"),
         (["--columns", "0,x"], "expected two different numbers from 1"),
+        (["--codes", "none", "--merges", "9"], "--merges is for codes that are learnt here"),
+        (["--bpe", "none", "--merges", "9"], "--merges is for codes that are learnt here"),
+        (["--tokenizer", "none", "--dash-splits", "yes"], "--dash-splits is for text that is tok"),
     ],
 )
 def test_impossible_settings(
     flags: list[str], more: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    refused(sentence, prepare.COMMAND, *flags, *more)
+    refused(sentence, prepare.COMMAND, *without_merges(flags), *more)
     assert not (tmp_path / "out").exists()
 
 
@@ -267,6 +275,13 @@ def test_only_bad_lines_of_the_training_text_can_be_skipped(
     damaged.write_bytes(b"a\xff\tb\n")
     ending = ending or r"damaged.tsv, line 1: (?!.*--bad-lines)"
     refused(ending, prepare.COMMAND, *flags, f"--{split}", damaged, "--bad-lines", "refuse")
+
+
+def test_columns_of_corpora_that_have_none(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "a", TRAIN)
+    words = ["--src", "en", "--tgt", "de", "--out", tmp_path / "out", "--columns", "2,1"]
+    words += ["--train", f"{corpus},{corpus}", "--valid", f"{corpus},{corpus}"]
+    refused("--columns is for TSV files", prepare.COMMAND, *words)
 
 
 def test_a_flag_that_is_repeated_adds_to_its_list() -> None:
