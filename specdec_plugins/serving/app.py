@@ -265,6 +265,8 @@ class Gate:
         is_own = not origin or urlsplit(origin).netloc == headers.get("host")
         if origin and not (is_own or allowed or kind == _JSON):
             return ServiceError(403, f"A page of {origin[:100]} must send its request as {_JSON}.")
+        if (coding := headers.get("content-encoding") or "identity") != "identity":
+            return ServiceError(415, f"A body in {coding[:100]} is not read; send it uncompressed.")
         if kind.startswith("multipart/") and kind != PARTS:
             told = f"A body of {kind[:100]} is not read; send {_JSON}, {FORM} or {PARTS}."
             return ServiceError(415, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import re
@@ -193,6 +194,12 @@ def test_bodies_of_several_parts(server: Running) -> None:
     assert "multipart/mixed" in check_error(
         server.client.post("/translate", content=b"--x", headers=headers), 415
     )
+
+
+def test_a_compressed_body_is_said_not_to_be_read(server: Running) -> None:
+    body, headers = gzip.compress(b'{"q": "w1"}'), {"content-encoding": "gzip"}
+    answer = server.client.post("/translate", content=body, headers=headers)
+    assert check_error(answer, 415) == "A body in gzip is not read; send it uncompressed."
 
 
 def test_the_language_is_detected(server: Running) -> None:
