@@ -18,7 +18,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from socket import create_connection
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import torch
 
@@ -41,6 +43,7 @@ Spans = Mapping[int, range]  # the sentences of each chunk
 Chunks = Generator[tuple[int, dict[str, Any]]]  # a chunk, and the content of its file: the lines
 # (None: left out), the indices that keep their original target, and the seconds it took
 DTYPES = {"float32": torch.float32, "int8": torch.float32, "float16": torch.float16}
+_PATIENCE = 10.0  # seconds until a cluster's machine is reached
 _CPU_ROWS = 16  # sentences at once; what more of them compute leaves the nearest caches
 
 
@@ -279,6 +282,7 @@ def _connect(address: str, num_workers: int) -> None:
     # On a busy machine a local cluster may exceed Ray's start-up time, so it is tried twice.
     for is_last in (not is_local, True):
         try:
+            _knock(address)
             ray.init(
                 address=address,
                 num_cpus=num_workers if is_local else None,
@@ -298,6 +302,13 @@ def _connect(address: str, num_workers: int) -> None:
                     else f"--ray {address}: no cluster answers there ({reason}); start one with "
                     f"ray start --head, give --ray {LOCAL}, or omit --ray"
                 ) from error
+
+
+def _knock(address: str) -> None:
+    """Raises OSError if nobody listens at HOST:PORT, which Ray takes minutes to say."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.port is not None:
+        create_connection((place.hostname, place.port), _PATIENCE).close()
 
 
 def _last_line(error: object) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -162,7 +163,8 @@ def test_without_ray_one_process_does_it(
     ("address", "sentence"),
     [
         ("local", "--ray local: no cluster could be started here.*no room.*; omit --ray"),
-        ("10.0.0.1:6379", "--ray 10.0.0.1:6379: no cluster answers there.*; start one with"),
+        ("ray://127.0.0.1:1", "--ray ray://127.0.0.1:1: no cluster answers.*refused.*; start one"),
+        ("127.0.0.1:OPEN", "no cluster answers there.*no room.*; start one with"),
     ],
 )
 def test_a_cluster_that_is_not_there(
@@ -174,7 +176,9 @@ def test_a_cluster_that_is_not_there(
         raise RuntimeError("no room")
 
     monkeypatch.setattr(ray, "init", fail)
-    refused(sentence, distil, verifier, tmp_path / "kd", "--ray", address)
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        address = address.replace("OPEN", str(there.getsockname()[1]))
+        refused(sentence, distil, verifier, tmp_path / "kd", "--ray", address)
 
 
 def test_hours_that_are_over_end_it_with_what_is_there(
