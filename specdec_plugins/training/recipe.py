@@ -7,6 +7,7 @@ is ``specdec train recipe``.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -101,6 +102,10 @@ MAY_BE_ZERO = (
     "dropout", "retrain_updates", "retrain_smoothing", "verifier_end_lr", "drafter_hours",
     "masked",
 )  # fmt: skip
+BELOW_ONE = (
+    "dropout", "retrain_smoothing", "masked", "verifier_lr", "verifier_end_lr", "retrain_lr",
+    "drafter_lr",
+)  # fmt: skip
 
 
 _NOT_BY_HOURS = tuple(f"drafter_{name}" for name in ("layers", "lr", "warmup", "updates", "tokens"))
@@ -128,8 +133,10 @@ def make_preset(name: str, changes: Sequence[str]) -> Preset:
             values[key] = kinds[key](text)
         except ValueError as error:
             raise UserError(f"--set {change}: expected a number after '='.") from error
-        if values[key] < 0 or (values[key] == 0 and key not in MAY_BE_ZERO):
-            raise UserError(f"--set {change}: must be more than 0.")
+        most = 1 if key in BELOW_ONE else math.inf
+        if not 0 <= values[key] < most or (values[key] == 0 and key not in MAY_BE_ZERO):
+            told = "more than 0" + " and less than 1" * (most == 1)
+            raise UserError(f"--set {change}: must be {told}.")
     changed = replace(preset, **values)
     unread = [name for name in values if name in _NOT_BY_HOURS]
     if changed.drafter_hours and unread:

@@ -318,9 +318,11 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
         ("--train a.tsv --out o", "needs a dev set"),
         ("--train a.tsv --valid b --out o --pair en", "two languages"),
         ("--train a.tsv --valid b --out o --set width", "expected a number"),
+        ("--train a.tsv --valid b --out o --set dropout=2", "dropout=2: must be .* less than 1"),
+        ("--train a.tsv --valid b --out o --set max_ratio=nan", "more than 0"),
         ("--train a.tsv --valid b --out o --set wide=3", "there is no 'wide'"),
         ("--train a.tsv --valid b --out o --set retrain_updates=9", "too few to save"),
-        ("--train a.tsv --valid b --out o --preset en-de --set drafter_lr=1", "for 10 hours; add"),
+        ("--train a.tsv --valid b --out o --preset en-de --set drafter_lr=.1", "for 10 hours; add"),
         ("--train a.tsv --valid b --out o --set heads=5", "5 attention heads cannot share a width"),
         ("--train a.tsv --valid b --out o --from docs", "not a bundle; give a folder with bundle."),
         (
