@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import warnings
@@ -49,6 +50,8 @@ UNHELPFUL = (
     "Support for mismatched key_padding_mask and attn_mask is deprecated",
     r"`torch\.cuda\.amp\.",
 )
+# What fairseq says where sentences are longer than a batch may be
+TOO_LONG = re.compile("should not exceed max_tokens|dataset is empty")
 PLUGIN = Path(__file__).resolve().parents[1]
 
 
@@ -319,6 +322,11 @@ def main() -> int:
     except FileNotFoundError as error:
         # A part of the data is missing; fairseq notices only when it loads it.
         return refuse(NAME, f"{error}; check the data folder")
+    except Exception as error:
+        if not TOO_LONG.search(str(error)):
+            raise
+        told = "give more --max-tokens, and --max-tokens-valid if it is set"
+        return refuse(NAME, f"{str(error).rstrip('.')}; {told}")
     except KeyboardInterrupt as stop:
         what, status = "interrupted", INTERRUPTED
         if isinstance(stop, Stopped):

@@ -31,6 +31,8 @@ def quick(bfloat16: bool) -> Iterator[None]:
     criterion = LabelSmoothedCrossEntropyCriterion
     with ExitStack() as stack:
         stack.enter_context(_replaced(adam, "Adam", Adam))
+        # Where float16 overflows, fairseq moves a zero to the GPU.
+        stack.enter_context(_replaced(Tensor, "cuda", lambda tensor: tensor))
         if bfloat16:
             stack.enter_context(_replaced(functional, "scaled_dot_product_attention", attention))
             stack.enter_context(_replaced(FairseqDropout, "forward", dropout))

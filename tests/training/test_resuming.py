@@ -50,9 +50,12 @@ def numbers(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+FP16 = ["--fp16", "--fp16-scale-window", "5", "--fp16-init-scale", "9999999"]  # overflows
+
+
 @pytest.mark.parametrize(
     "flags",
-    [VERIFIER, [*VERIFIER, "--bf16"], [*VERIFIER, "--fp16", "--fp16-scale-window", "5"], DRAFTER],
+    [VERIFIER, [*VERIFIER, "--bf16"], [*VERIFIER, *FP16], DRAFTER],
     ids=["verifier", "bf16", "fp16", "drafter"],
 )
 def test_three_pieces_are_one_training(flags: list[str], tmp_path: Path, data: Path) -> None:

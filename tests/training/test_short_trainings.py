@@ -14,7 +14,7 @@ from specdec_plugins.formats.checkpoints import load_checkpoint
 from specdec_plugins.formats.dictionaries import Dictionary
 from tests.decoding.networks.toys import load_network
 from tests.refusals import told
-from tests.training.conftest import SIZES, call_train, decoded, run_train
+from tests.training.conftest import SIZES, STOCK, call_train, decoded, run_train
 
 pytestmark = [pytest.mark.fairseq, pytest.mark.integration]
 
@@ -86,6 +86,14 @@ def test_an_assistant_on_the_verifiers_encoder(tmp_path: Path, data: Path, verif
     drafter = ["--AR-path", verifier, "--drafter", "assistant", "--path", path]
     reading = ["--drafter-options", '{"encoder": "verifier"}']
     assert decoded(data, tmp_path, *drafter, *reading) == plain
+
+
+def test_sentences_longer_than_a_batch_are_said(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [data, *SIZES, *STOCK, "--save-dir", tmp_path, "--max-tokens"]
+    assert "max_tokens=5; give more --max-tokens" in told(capsys, call_train, *command, 5)
+    assert "larger dataset; give more --max-tokens" in told(capsys, call_train, *command, 1)
 
 
 def test_heads_without_a_verifier_are_refused(
