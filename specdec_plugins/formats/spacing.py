@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat
 
 # What is set apart in tokens and remains so, and the symbols of protected spans.
-_SIGN = re.compile(r"[^\w\s.,;:!?%'\")\]}«»‹›„“”‚‘’`…–—-]|_")
+_SIGN = re.compile(r"[^\w\s.,;:!?%'\"«»‹›„“”‚‘’`…–—-]|_")
+_BRACKETS = "()[]{}"
 _AMOUNT = re.compile(r"\d ?$")
 _COMPOUND = re.compile(r" -[^\W\d_]")  # its second part: "C#-Kurs"
 _SHORT_BEFORE, _SHORT_BEHIND = re.compile(r"(?<!\w)\w{1,3} ?$"), re.compile(r" ?\w{1,3}(?!\w)")
 _WITH_APOSTROPHE = re.compile(r"\w+'\w+")
+_S = re.compile(r"(?<=\w) (?='s\b)")
 _GENITIVE = re.compile(r"(?<=[sxzß]) '(?=[^\W\d_])")  # "Thomas 'Haus"
 
 Sides = tuple[str | None, str | None]  # "" or " " before and behind; None = not known
@@ -46,6 +48,7 @@ def spaced_like(source: str, line: str) -> str:
     text += line[at:]
     for word in _WITH_APOSTROPHE.findall(source):
         text = text.replace(word.replace("'", " '"), word)
+    text = _S.sub("", text)
     return _GENITIVE.sub("' ", text) if text.count("'") == 1 else text
 
 
@@ -69,7 +72,7 @@ def _gap(near: str) -> str | None:
 
     near: the next two characters, the nearer one first.
     """
-    if near[:1].isalnum() or _SIGN.match(near):
+    if near[:1].isalnum() or (near[:1] not in _BRACKETS and _SIGN.match(near)):
         return ""
     return " " if near[:1] == " " and near[1:].isalnum() else None
 

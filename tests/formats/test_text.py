@@ -157,6 +157,8 @@ SPACED = [  # source, target words as Moses has them, what a user reads
     ("from €5 to €6 each", "von 5 € bis 6 € je", "von 5 € bis 6 € je"),
     ("O'Malley isn't Bob's", "O &apos;Malley ist nicht Bobs", "O'Malley ist nicht Bobs"),
     ("Thomas's house", "Thomas &apos; Haus", "Thomas' Haus"),
+    ("St. Mary's", "St. Marias oder Maria &apos;s", "St. Marias oder Maria's"),
+    ("+49 (0)30 (@) (new)", "+ 49 ( 0 ) 30 das @ ( neu )", "+49 (0)30 das @ (neu)"),
     ("", "A / B für 3 $ mehr", "A / B für 3 $ mehr"),
 ]
 
