@@ -38,6 +38,7 @@ NEXT_SEED = 0x9E3779B97F4A7C15  # from a sentence to the next
 CUT = (FinishReason.LENGTH, FinishReason.REPETITION)  # the end is missing
 _GRAVEST = (FinishReason.ERROR, *CUT)  # of the reasons of a text's sentences
 _NO_REPEAT = 4  # size of n-grams that do not repeat when a loop is decoded again
+_LOUD = 5  # letters of a sentence in capitals, and more than most abbreviations have
 _SHOWN = 20  # characters of what cannot be read
 
 
@@ -176,12 +177,15 @@ class How:
 
     def _masked(self, text: str, spans: Sequence[tuple[int, int]]) -> Reading:
         """The reading of a sentence that must keep these spans."""
-        if not spans:
-            return Reading(self.codec.source_ids(composed(text)))
-        mask = masked(text, spans, self.codec.symbols(text))
-        has_words = any(is_text for _, _, is_text in around(text, spans))
-        read = composed(mask.text) if has_words else ""
-        return Reading(self.codec.source_ids(read), mask, spans)
+        mask, read = None, text
+        if spans:
+            mask = masked(text, spans, self.codec.symbols(text))
+            has_words = any(is_text for _, _, is_text in around(text, spans))
+            read = mask.text if has_words else ""
+        num_letters = sum(map(str.isalpha, read))
+        is_loud = read.isupper() and num_letters >= _LOUD and not self.codec.reads_capitals
+        read = composed(read.capitalize() if is_loud else read)
+        return Reading(self.codec.source_ids(read), mask, spans, is_loud)
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,7 @@ class Reading:
     ids: list[int]  # framed
     mask: Masked | None = None  # None = the sentence as it is
     spans: Sequence[tuple[int, int]] = ()  # begin and end of those that are kept
+    is_loud: bool = False  # it is in capitals, and was read as if it were not
 
 
 @dataclass(eq=False)
@@ -236,7 +241,8 @@ class Part(Generic[R]):
     def text_read(self, tokens: Sequence[str]) -> str:
         """The text of target tokens, with symbols in place of spans, as they were read."""
         mask = self.read.mask
-        return self.how.codec.text(tokens, self.text if mask is None else mask.text)
+        text = self.how.codec.text(tokens, self.text if mask is None else mask.text)
+        return text.upper() if self.read.is_loud else text
 
     def filled(self, text: str) -> str:
         """The text of target tokens, with those spans that it keeps."""

@@ -79,6 +79,17 @@ def test_signs_that_the_text_of_a_training_hardly_had_are_copied(
     assert "Microsoft™ Word" in str(model.translate(lines[1]))
 
 
+def test_capitals_are_translated(model: SpeculativeTranslator) -> None:
+    if model.codec.reads_capitals:
+        pytest.skip("its texts are those of transformers")
+    quiet = ["The cat sleeps on the table.", "Open {name} and read the text."]
+    loud = ["THE CAT SLEEPS ON THE TABLE.", "OPEN {name} AND READ THE TEXT."]
+    said = [str(one).upper() for one in model.translate(quiet)]
+    said[1] = said[1].replace("{NAME}", "{name}")
+    assert [str(one) for one in model.translate(loud)] == said
+    assert str(model.translate("USB.")) == "USB."
+
+
 def test_numbers_with_units_are_kept_where_that_is_asked_for(model: SpeculativeTranslator) -> None:
     settings = replace(model.settings, protect_numbers=True)
     keeping = SpeculativeTranslator(settings, model.codec, model.decoder, model.limits)
