@@ -111,7 +111,8 @@ class Dictionary:
 def _is_sign(symbol: str) -> bool:
     """Whether a symbol, of BPE or not, is one sign that is no letter, number or ASCII."""
     bare = symbol.removesuffix("@@")
-    return len(bare) == 1 and not bare.isascii() and unicodedata.category(bare) in ("So", "Sm")
+    is_one = len(bare) == 1 and not bare.isascii()
+    return is_one and unicodedata.category(bare) in ("Sc", "Sm", "So")
 
 
 @dataclass(frozen=True)

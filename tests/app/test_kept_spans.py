@@ -73,9 +73,9 @@ def test_signs_that_the_text_of_a_training_hardly_had_are_copied(
 ) -> None:
     if isinstance(model.codec, PretrainedCodec):
         pytest.skip("its files do not tell how often")
-    lines = ["→ Click here.", "This is Microsoft™ Word.", "LiveRamp® (preview) is ready.", "© Acme"]
+    lines = ["→ Click here.", "This is Microsoft™ Word.", "LiveRamp® is ready.", "It costs €6."]
     for line, done in zip(lines, map(str, model.translate(lines)), strict=True):
-        assert [c for c in done if c in "→™®©"] == [c for c in line if c in "→™®©"], done
+        assert [c for c in done if c in "→™®€"] == [c for c in line if c in "→™®€"], done
     assert "Microsoft™ Word" in str(model.translate(lines[1]))
 
 
