@@ -10,6 +10,7 @@ from itertools import repeat
 
 # What is set apart in tokens and remains so, and the symbols of protected spans.
 _SIGN = re.compile(r"[^\w\s.,;:!?%'\"«»‹›„“”‚‘’`…–—-]|_")
+_TOUCHED = re.compile(f"{_SIGN.pattern}|-")
 _BRACKETS = "()[]{}"
 _AMOUNT = re.compile(r"\d ?$")
 _COMPOUND = re.compile(r" -[^\W\d_]")  # its second part: "C#-Kurs"
@@ -58,7 +59,7 @@ def _ways(source: str, line: str) -> dict[str, Iterator[Sides]]:
     for sign in _SIGN.finditer(source):
         begin, end = sign.span()
         before, behind = source[max(0, begin - 2) : begin], source[end : end + 2]
-        found[sign[0]].append((_gap(before[::-1]), _gap(behind)))
+        found[sign[0]].append((_gap(sign[0], before[::-1]), _gap(sign[0], behind)))
     ways = dict[str, Iterator[Sides]]()
     for mark, count in Counter(_SIGN.findall(line)).items():
         own = found[mark]
@@ -67,12 +68,13 @@ def _ways(source: str, line: str) -> dict[str, Iterator[Sides]]:
     return ways
 
 
-def _gap(near: str) -> str | None:
+def _gap(mark: str, near: str) -> str | None:
     """What is between a sign and the word or sign beside it; None if there is none.
 
-    near: the next two characters, the nearer one first.
+    near: the next two characters, the nearer one first. A bracket touches brackets alone.
     """
-    if near[:1].isalnum() or (near[:1] not in _BRACKETS and _SIGN.match(near)):
+    is_alike = near[:1] not in _BRACKETS or mark in _BRACKETS
+    if near[:1].isalnum() or (is_alike and _TOUCHED.match(near)):
         return ""
     return " " if near[:1] == " " and near[1:].isalnum() else None
 

@@ -158,6 +158,8 @@ SPACED = [  # source, target words as Moses has them, what a user reads
     ("O'Malley isn't Bob's", "O &apos;Malley ist nicht Bobs", "O'Malley ist nicht Bobs"),
     ("Thomas's house", "Thomas &apos; Haus", "Thomas' Haus"),
     ("St. Mary's", "St. Marias oder Maria &apos;s", "St. Marias oder Maria's"),
+    ("see [here](x)", "siehe [ hier ] ( x )", "siehe [hier](x)"),
+    ("A -> B", "A - &gt; B", "A -> B"),
     ("+49 (0)30 (@) (new)", "+ 49 ( 0 ) 30 das @ ( neu )", "+49 (0)30 das @ (neu)"),
     ("", "A / B für 3 $ mehr", "A / B für 3 $ mehr"),
 ]
