@@ -66,6 +66,8 @@ class Glossary:
         """Of terms and their translations, or of a file of them; raises as `read_terms`, too."""
         if isinstance(terms, Mapping):
             return cls(((s, t, f"glossary, {s!r}") for s, t in terms.items()), codec)
+        told = f"glossary: must be terms with translations, or a file's name, not {terms!r}."
+        require(isinstance(terms, str | os.PathLike), told)
         return cls(read_terms(terms), codec)
 
     def targets(self, text: str) -> list[str]:

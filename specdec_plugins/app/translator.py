@@ -6,9 +6,12 @@ import asyncio
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain, count
 from threading import Lock
 from typing import Any, TypedDict, Unpack, cast, overload
+
+import torch
 
 from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
@@ -181,6 +184,7 @@ class SpeculativeTranslator:
         that is not in the dictionary is read as `<unk>`. Raises UserError as `translate` does, and
         for a sentence that is a string.
         """
+        require(isinstance(sources, Iterable), f"must be lists of tokens, not {sources!r}.")
         given = [*sources]
         for number, tokens in enumerate(given, 1):
             told = f"sentence {number}: must be a list of tokens, not {tokens!r}."
@@ -399,11 +403,18 @@ def _ranked(said: str, chosen: Sequence[tuple[Hypothesis, Codec]]) -> RankedText
     )
 
 
+@cache
+def _survive_forks() -> None:
+    """A fork of this process computes in one thread: it would wait for ever for this one's."""
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
 def load_translator(settings: Settings, with_scores: bool = False) -> SpeculativeTranslator:
     """Raises UserError if a file is missing or does not fit the others.
 
     with_scores: give translations log-probabilities, which costs a little time.
     """
+    _survive_forks()
     codec, decoder, limits = load_parts(settings)
     least, most = settings.minimum, settings.max_len(limits.source, limits.target)
     told = f"--min-len {least} is longer than a translation may be, {most} tokens; ask for fewer, "

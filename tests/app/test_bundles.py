@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from specdec_plugins.formats.models import read_model
 from specdec_plugins.serving import translate
 from specdec_plugins.serving.model import served_settings
 from tests.bundles import BUNDLED, CAPTIONS, LINES, ROOT, captions
+from tests.programs import run
 from tests.refusals import refused
 
 RAW_TEXT = {"tokenizer": "moses", "bpe": "subword_nmt"}
@@ -227,6 +229,24 @@ def test_a_pickled_translator_loads_the_same_files(bundle: Path, expected: list[
     assert [t.text for t in other.translate(LINES)] == expected
     assert other.settings == it.settings
     assert other.translate(LINES[0]).score is None
+
+
+FORKED = """
+import multiprocessing, sys
+from specdec_plugins import SpeculativeTranslator
+
+def work(given):
+    return (given or it).translate("Two dogs run.").text
+
+it = SpeculativeTranslator.from_pretrained(sys.argv[1], device="cpu")
+expected = it.translate("Two dogs run.").text
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert pool.map_async(work, [None, it]).get(60) == [expected] * 2
+"""
+
+
+def test_a_fork_translates(bundle: Path) -> None:
+    run(sys.executable, "-c", FORKED, bundle, OMP_NUM_THREADS="2")
 
 
 def test_the_direction_is_fixed(bundle: Path) -> None:

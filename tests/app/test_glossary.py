@@ -65,4 +65,5 @@ def test_glossaries_that_cannot_be(lines: str, message: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("terms", [{"a": 3}, {3: "a"}, {"a": None}])
 def test_terms_must_be_strings(terms: Any) -> None:
+    refused("glossary: must be terms with translations, or a file", Glossary.of, [terms], CODEC)
     refused("glossary, .*: a term and its translation must be strings", Glossary.of, terms, CODEC)

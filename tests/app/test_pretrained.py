@@ -192,7 +192,8 @@ def test_what_a_target_must_begin_with(small: Small) -> None:
         [done] = made.translate_sentences([replace(sentence, prefix=prefix)])
         assert done.text.startswith(prefix or "")
         assert "kor_Hang" not in done.tokens
-    refused("does not read 'xx'", made.translate, ["a"], source_lang="xx")
+    for unknown in ("xx", 3):
+        refused(f"does not read {unknown!r}", made.translate, ["a"], source_lang=unknown)
     only = translator(small("mbart"), source_lang="de")
     refused(
         "does not write 'fr_XX'; give a target language of: ko_KR",

@@ -161,6 +161,7 @@ def test_what_is_no_text_is_refused(lines: Any, message: str) -> None:
     for tokens in ("abc", b"abc", None, [1]):
         told = f"sentence 1: must be a list of tokens, not {tokens!r}"
         refused(re.escape(told), it.translate_tokens, [tokens])
+    refused("must be lists of tokens, not None", it.translate_tokens, None)
     assert it.stats.rounds == 0
 
 

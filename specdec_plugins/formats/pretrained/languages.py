@@ -93,7 +93,7 @@ class Languages:
             return None
         if asked is None:
             return known[0] if len(known) == 1 else find(default or "", known)
-        found = find(asked, known)
+        found = find(asked, known) if isinstance(asked, str) else None
         does = "read" if side == "source" else "write"
         require(
             found is not None,
