@@ -170,6 +170,9 @@ def _exhausted(error: BaseException) -> str | None:
     # torch's, by name: commands that do not need torch do not import it.
     if type(error).__name__ == "OutOfMemoryError":
         return f"out of GPU memory; use a smaller --batch or --dtype float16. {error}"
+    is_torchs = type(error) is RuntimeError and os.strerror(errno.ENOMEM) in str(error)
+    if isinstance(error, MemoryError) or is_torchs:
+        return "out of memory; end other programs, or use a smaller --batch or model"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}; make room, and run the same command again"

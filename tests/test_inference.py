@@ -441,6 +441,9 @@ def test_memory_that_does_not_suffice_is_told_and_bugs_keep_their_trace(
 ) -> None:
     broken_after(monkeypatch, 0, torch.OutOfMemoryError("4 GiB"))
     assert "use a smaller --batch" in cli.refused()
+    for error in (MemoryError(), RuntimeError("you tried 8 bytes. Cannot allocate memory")):
+        broken_after(monkeypatch, 0, error)
+        assert "out of memory; end other programs" in cli.refused()
     broken_after(monkeypatch, 0, SafetensorError("I/O error: No space left (os error 28)"))
     assert "No space left on device; make room" in cli.refused()
     broken_after(monkeypatch, 0, ZeroDivisionError())
