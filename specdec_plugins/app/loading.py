@@ -185,7 +185,7 @@ def _raw_text(folder: Path, bundle: BundleSettings, given: Mapping[str, Any]) ->
     if "bpe" in given or defaults.get("bpe") is None:
         defaults.pop("bpe", None)
         defaults.pop("bpe_codes", None)
-    else:
+    elif defaults.get("bpe_codes") is not None:
         defaults["bpe_codes"] = str(folder / defaults["bpe_codes"])
     in_force = {**defaults, **given}
     if in_force.get("tokenizer") is None and in_force.get("bpe") is None:

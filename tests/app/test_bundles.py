@@ -254,6 +254,14 @@ def test_the_direction_is_fixed(bundle: Path) -> None:
         make_settings({"data": str(bundle), "source_lang": "de"})
 
 
+def test_a_bundle_whose_codes_are_not_named(tmp_path: Path) -> None:
+    settings = captions(tmp_path / "bundle") / "bundle.json"
+    settings.write_text(
+        settings.read_text().replace('"bpe_codes": "bpe.codes"', '"bpe_codes": null')
+    )
+    refused("belong together", SpeculativeTranslator.from_pretrained, settings.parent)
+
+
 def test_a_verifier_alone_decodes_plainly(tmp_path: Path, expected: list[str]) -> None:
     place = captions(tmp_path / "alone", drafter_name=None, drafter=None)
     assert make_settings({"data": str(place)}).strategy == "AR"
