@@ -12,6 +12,7 @@ from itertools import repeat
 _SIGN = re.compile(r"[^\w\s.,;:!?%'\"«»‹›„“”‚‘’`…–—-]|_")
 _TOUCHED = re.compile(f"{_SIGN.pattern}|-")
 _BRACKETS = "()[]{}"
+_NEAR = 5  # characters beside a sign that decide
 _AMOUNT = re.compile(r"\d ?$")
 _COMPOUND = re.compile(r" -[^\W\d_]")  # its second part: "C#-Kurs"
 _SHORT_BEFORE, _SHORT_BEHIND = re.compile(r"(?<!\w)\w{1,3} ?$"), re.compile(r" ?\w{1,3}(?!\w)")
@@ -33,13 +34,13 @@ def spaced_like(source: str, line: str) -> str:
         mark, (before, behind) = sign[0], next(ways[sign[0]])
         text += line[at : sign.start()]
         at = sign.end()
-        joins = _may_join(mark, (before, behind), text, line[at:])
+        joins = _may_join(mark, (before, behind), text[-_NEAR:], line[at : at + _NEAR])
         if before == "" and joins:
             text = text.removesuffix(" ")
         elif before == " " and text[-1:].isalnum():
             text += " "
         # Moses joins a currency to the next word.
-        is_price = unicodedata.category(mark) == "Sc" and _AMOUNT.search(text)
+        is_price = unicodedata.category(mark) == "Sc" and _AMOUNT.search(text[-_NEAR:])
         is_compound = _COMPOUND.match(line, at) and f"{mark} -" not in source
         text, next_one = text + mark, line[at : at + 1]
         if is_compound or (behind == "" and joins):
