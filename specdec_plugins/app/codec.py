@@ -53,7 +53,7 @@ class Codec:
     num_behind = 1  # how many of these are at the end
     first_ids: Sequence[int] = ()  # target tokens that every translation begins with
     reads_texts = False  # not single sentences; true for summarisers
-    reads_capitals = False  # learnt sentences that are all in capitals, which are rare
+    lowers_capitals = True  # of sentences in capitals, of which training texts have few
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class Codec:
 class PretrainedCodec(Codec):
     """A codec with a transformers tokenizer, between two of its languages."""
 
-    reads_capitals = True  # or not: its texts are to be those of transformers
+    lowers_capitals = False  # its texts are to be those of transformers
 
     def __init__(
         self,

@@ -183,7 +183,7 @@ class How:
             has_words = any(is_text for _, _, is_text in around(text, spans))
             read = mask.text if has_words else ""
         num_letters = sum(map(str.isalpha, read))
-        is_loud = read.isupper() and num_letters >= _LOUD and not self.codec.reads_capitals
+        is_loud = self.codec.lowers_capitals and read.isupper() and num_letters >= _LOUD
         read = composed(read.capitalize() if is_loud else read)
         return Reading(self.codec.source_ids(read), mask, spans, is_loud)
 
@@ -238,8 +238,8 @@ class Part(Generic[R]):
     def text_of(self, ids: Sequence[int]) -> str:
         return self.filled(self._text(ids))
 
-    def text_read(self, tokens: Sequence[str]) -> str:
-        """The text of target tokens, with symbols in place of spans, as they were read."""
+    def unfilled(self, tokens: Sequence[str]) -> str:
+        """The text of target tokens, with symbols in place of spans."""
         mask = self.read.mask
         text = self.how.codec.text(tokens, self.text if mask is None else mask.text)
         return text.upper() if self.read.is_loud else text
@@ -250,7 +250,7 @@ class Part(Generic[R]):
         return text if mask is None else mask.head + mask.filled(text)[0] + mask.tail
 
     def _text(self, ids: Sequence[int]) -> str:
-        return self.text_read(self.how.codec.tokens(ids))
+        return self.unfilled(self.how.codec.tokens(ids))
 
     def _loses_spans(self) -> bool:
         mask, result = self.read.mask, self.result

@@ -222,7 +222,7 @@ class SpeculativeTranslator:
                 tokens = self.codec.tokens(part.request.forced_ids)
                 for event in decoder.events([part.request]):
                     tokens += self.codec.tokens(event.emitted_ids)
-                    last = before + part.filled(part.text_read(tokens))
+                    last = before + part.filled(part.unfilled(tokens))
                     part.result = event.result
                     yield last
             plan.settle()

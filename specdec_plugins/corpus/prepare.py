@@ -298,7 +298,7 @@ class PreparationOptions:
         "dictionary")
     workers: int = option(len(os.sched_getaffinity(0)), "parallel processes", least=1)
     # fmt: on
-    usual_merges: int = 10_000
+    usual_merges: ClassVar[int] = 10_000
 
 
 def _columns(text: str | None) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 from xml.sax.saxutils import unescape
 
 from tqdm import tqdm
@@ -265,7 +265,7 @@ class WmtOptions(PreparationOptions):
     max_ratio: float = like(PreparationOptions, "max_ratio", default=1.5)
     bad_lines: str = like(PreparationOptions, "bad_lines", default="skip")
     # fmt: on
-    usual_merges: int = 32_000
+    usual_merges: ClassVar[int] = 32_000
 
 
 COMMAND = cli.CommandLine("specdec prepare wmt", main, WmtOptions)

@@ -115,7 +115,7 @@ class GrowingSentence:
         tokens = []
         for token_id, score in zip_longest(ids, scores):
             self._tokens += codec.tokens([token_id])
-            text = self._part.text_read(self._tokens)
+            text = self._part.unfilled(self._tokens)
             shown = text.rstrip(_INCOMPLETE)
             added = shown[len(self._shown) :] if shown.startswith(self._shown) else ""
             told = "" if self._part.read.mask else self._gap + added

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdec_plugins.app.codec import PretrainedCodec
 from specdec_plugins.app.convert import MARIAN
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.text.spans import spans_of
@@ -26,6 +25,11 @@ WORDS = [
 ]
 
 
+def loaded(folder: str) -> SpeculativeTranslator:
+    how: dict[str, Any] = {"scores": False, "device": "cpu", "dtype": "int8", "batch": 32}
+    return SpeculativeTranslator.from_pretrained(folder, **how)
+
+
 @pytest.fixture(scope="module", params=["bundled", "marian"])
 def model(
     request: Any, tmp_path_factory: pytest.TempPathFactory
@@ -35,8 +39,7 @@ def model(
         pytest.importorskip("transformers")
         folder = str(tmp_path_factory.mktemp("export") / "marian")
         assert MARIAN.run([str(BUNDLED), "--output", folder]) == 0
-    how: dict[str, Any] = {"scores": False, "device": "cpu", "dtype": "int8", "batch": 32}
-    return SpeculativeTranslator.from_pretrained(folder, **how)
+    return loaded(folder)
 
 
 def lost(source: str, translation: str) -> list[str]:
@@ -68,20 +71,16 @@ def test_made_strings_keep_their_spans(model: SpeculativeTranslator, pieces: lis
     assert streamed[-1] == done.text
 
 
-def test_signs_that_the_text_of_a_training_hardly_had_are_copied(
-    model: SpeculativeTranslator,
-) -> None:
-    if isinstance(model.codec, PretrainedCodec):
-        pytest.skip("its files do not tell how often")
+def test_signs_that_the_text_of_a_training_hardly_had_are_copied() -> None:
+    model = loaded(str(BUNDLED))
     lines = ["→ Click here.", "This is Microsoft™ Word.", "LiveRamp® is ready.", "It costs €6."]
     for line, done in zip(lines, map(str, model.translate(lines)), strict=True):
         assert [c for c in done if c in "→™®€"] == [c for c in line if c in "→™®€"], done
     assert "Microsoft™ Word" in str(model.translate(lines[1]))
 
 
-def test_capitals_are_translated(model: SpeculativeTranslator) -> None:
-    if model.codec.reads_capitals:
-        pytest.skip("its texts are those of transformers")
+def test_capitals_are_translated() -> None:
+    model = loaded(str(BUNDLED))
     quiet = ["The cat sleeps on the table.", "Open {name} and read the text."]
     loud = ["THE CAT SLEEPS ON THE TABLE.", "OPEN {name} AND READ THE TEXT."]
     said = [str(one).upper() for one in model.translate(quiet)]
