@@ -392,6 +392,26 @@ static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8,
   kind_of = REST;
 }
 
+// Where teams wait for longer than they compute, the next calls have one thread.
+static void test_crowd() {
+  const int64_t ms = 1'000'000, half = ms / 2;
+  const int64_t calls[][4] = {  // threads, how long it took, how long they waited, whether it is slow
+      {2, 9 * ms, 4 * ms, false}, {2, ms, half, false},        {4, 40 * ms, 87 * ms, false},
+      {2, 9 * ms, 5 * ms, true},  {4, 40 * ms, 93 * ms, true},
+  };
+  for (const auto& [threads, took, waited, is_slow] : calls) {
+    Crowd own;
+    for (int times = 0; times < 9; ++times) own.learn(int(threads), took, waited);
+    compare("a crowd", std::vector<int>{own.is_here()}, [&](size_t) { return Exact{double(is_slow)}; });
+  }
+#ifdef _OPENMP
+  for (int times = 0; times < 9; ++times) crowd.learn(2, 9 * ms, 8 * ms);
+  std::vector<int> teams(1);
+  in_team(2, [&](int, int team) { teams[0] = team; });
+  compare("threads in a crowd", teams, [](size_t) { return Exact{1}; });
+#endif
+}
+
 // With a number, so many of the sets and some of the shapes: emulated processors are slow.
 int main(int count, char** words) {
   const int each = count > 1 ? 3 : 1;
@@ -427,5 +447,6 @@ int main(int count, char** words) {
     for (uint64_t digest : digests) std::printf(" %016llx", (unsigned long long)(digest));
     std::printf("\n");
   }
+  test_crowd();
   return failures > 0;
 }

@@ -1,4 +1,4 @@
-// The functions of an instruction set, the arguments of a pass over a stack of layers, and threads.
+// The functions of an instruction set, and the arguments of a pass over a stack of layers.
 //
 // The kernels are written once, in terms of vectors of LANES floats, and compiled for several
 // instruction sets (sets.cpp). Every row's result is computed in an order that does not depend on
@@ -8,18 +8,10 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <exception>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 namespace specdec {
 
@@ -252,80 +244,6 @@ const Isa& isa_of(const std::string& name);
 inline const Isa& best_isa() {
   static const Isa& isa = isa_of("");
   return isa;
-}
-
-// Where the threads of a team wait for one another.
-class Meeting {
- public:
-  void wait(int threads) {
-    const unsigned turn = turn_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
-      arrived_.store(0, std::memory_order_relaxed);
-      turn_.store(turn + 1, std::memory_order_release);
-      return;
-    }
-    for (int looks = 0; turn_.load(std::memory_order_acquire) == turn; ++looks)
-      if (looks > kLooks) std::this_thread::yield();
-  }
-
- private:
-  // As a rule the others come within a microsecond; where they do not, another program has their core.
-  static constexpr int kLooks = 10000;
-  std::atomic<int> arrived_{0};
-  std::atomic<unsigned> turn_{0};
-};
-
-inline thread_local Meeting* meeting = nullptr;  // of the team that this thread is in
-
-// Calls work(thread, threads) on every thread of a team.
-template <typename Work>
-void in_team(int threads, const Work& work) {
-#ifdef _OPENMP
-  if (threads > 1) {
-    Meeting shared;
-#pragma omp parallel num_threads(threads)
-    {
-      meeting = &shared;
-      work(omp_get_thread_num(), omp_get_num_threads());
-    }
-    return;
-  }
-#endif
-  (void)threads;
-  work(0, 1);
-}
-
-// Calls work(row) for every row, distributed over the threads. What it throws is thrown to the
-// caller, as no exception may leave a thread of a team.
-template <typename Work>
-void for_rows(int64_t rows, int threads, const Work& work) {
-  std::exception_ptr failure;
-  std::mutex mutex;
-  in_team(int(std::min<int64_t>(rows, threads)), [&](int thread, int team) {
-    try {
-      for (int64_t row = rows * thread / team; row < rows * (thread + 1) / team; ++row) work(row);
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      failure = std::current_exception();
-    }
-  });
-  if (failure) std::rethrow_exception(failure);
-}
-
-// Calls work(rows, part, team) for parts of rows. Each part has a thread of its own, a team of one: no
-// thread waits for another between two products. Of fewer rows, the whole is one part for all threads,
-// as each part reads all weights: the more threads, the more rows each needs to make up for that.
-template <typename Row, typename Work>
-void for_parts(const std::vector<Row*>& rows, int threads, const Work& work) {
-  constexpr int64_t kLeast = 4;  // rows a thread, for each other thread
-  const int64_t count = rows.size(), least = kLeast * threads * (threads - 1);
-  const int64_t parts = count >= least ? threads : 1;
-  if (rows.empty()) return;
-  for_rows(parts, threads, [&](int64_t part) {
-    const auto first = rows.begin() + count * part / parts;
-    const auto stop = rows.begin() + count * (part + 1) / parts;
-    work(std::vector<Row*>(first, stop), int(part), parts == 1 ? threads : 1);
-  });
 }
 
 }  // namespace specdec

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "isa.h"
+#include "team.h"
 #include "weights.h"
 
 namespace specdec {

@@ -17,6 +17,7 @@
 #endif
 
 #include "isa.h"
+#include "team.h"
 
 namespace specdec {
 

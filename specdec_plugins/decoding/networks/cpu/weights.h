@@ -14,6 +14,7 @@
 #endif
 
 #include "isa.h"
+#include "team.h"
 #include "tensor.h"
 
 namespace specdec {
