@@ -22,7 +22,7 @@ from specdec_plugins.decoding.extend import loop_end
 from specdec_plugins.decoding.requests import SEEDS, DecodeParams, FinishReason, Hypothesis, Request
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.text import PROTECTED, fault_of
-from specdec_plugins.text.sentences import Split, segment
+from specdec_plugins.text.sentences import Split, in_small_letters, segment
 from specdec_plugins.text.spans import Masked, around, masked, measures_of, spans_of, united
 
 # Where a sentence is cut, the best places first: after a sentence's end, after a clause, or at any
@@ -184,7 +184,9 @@ class How:
             read = mask.text if has_words else ""
         num_letters = sum(map(str.isalpha, read))
         is_loud = self.codec.lowers_capitals and read.isupper() and num_letters >= _LOUD
-        read = composed(read.capitalize() if is_loud else read)
+        if is_loud:
+            read = in_small_letters(read, self.codec.source_lang)
+        read = composed(read)
         return Reading(self.codec.source_ids(read), mask, spans, is_loud)
 
 

@@ -16,6 +16,9 @@ _SPACE = re.compile(r"\s")
 _WINDOW = 5000  # characters
 # What ends as a sentence and is none: "1." or "a)" before an item, and "Signal." of Signal.Id.
 _GOES_ON = re.compile(r"\s*(?:\d{1,3}|[A-Za-z])[.)]\s*|.*[!-~]", re.DOTALL)
+# A letter of its own beside a sign, as in "A/B" and "C++"; in English each but "a".
+_LETTER = r"(\A.|(?<![^\W_])(?:[^\W\d_](?=[/&+#-])|(?<=[/&+#-])[^\W\d_]%s)(?![^\W_]))"
+_LETTERS, _ENGLISH = (re.compile(_LETTER % more) for more in ("", r"|(?<!['’])(?:[B-Z]|A(?!\s))"))
 
 
 def whole_lines(line: str) -> list[str]:
@@ -54,6 +57,15 @@ def sentence_splitter(language: str | None) -> Split:
         return pieces
 
     return split
+
+
+def in_small_letters(text: str, language: str | None) -> str:
+    """A sentence in capitals as it would be without: its first letter stays, and letters that are
+    words of their own."""
+    letters = _ENGLISH if plain(language or "en") == "en" else _LETTERS
+    pieces = letters.split(text)
+    pieces[::2] = map(str.lower, pieces[::2])
+    return "".join(pieces)
 
 
 def segment(text: str, split: Split) -> list[str]:

@@ -82,7 +82,9 @@ def test_signs_that_the_text_of_a_training_hardly_had_are_copied() -> None:
 def test_capitals_are_translated() -> None:
     model = loaded(str(BUNDLED))
     quiet = ["The cat sleeps on the table.", "Open {name} and read the text."]
+    quiet += ["If I were you, I'd run an A/B test.", "Plan B is that we don't use C++."]
     loud = ["THE CAT SLEEPS ON THE TABLE.", "OPEN {name} AND READ THE TEXT."]
+    loud += ["IF I WERE YOU, I'D RUN AN A/B TEST.", "PLAN B IS THAT WE DON'T USE C++."]
     said = [str(one).upper() for one in model.translate(quiet)]
     said[1] = said[1].replace("{NAME}", "{name}")
     assert [str(one) for one in model.translate(loud)] == said

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from specdec_plugins.app.planning import Part, Text
 from specdec_plugins.decoding.requests import RowResult
-from specdec_plugins.text.sentences import Split, segment, sentence_splitter, whole_lines
+from specdec_plugins.text.sentences import (
+    Split,
+    in_small_letters,
+    segment,
+    sentence_splitter,
+    whole_lines,
+)
 
 ENGLISH = sentence_splitter("en")
 
@@ -35,6 +41,25 @@ ENGLISH = sentence_splitter("en")
 )
 def test_sentences(text: str, split: Split, sentences: list[str]) -> None:
     assert segment(text, split)[1::2] == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "small"),
+    [
+        ("", None, ""),
+        ("IF I AM A C++ FAN, I'M PLAN A.", "en", "If I am a C++ fan, I'm plan A."),
+        (
+            "IT ISN'T PLAN B, THAT'S O'NEILL'S R&D/X-RAY",
+            "en_GB",
+            "It isn't plan B, that's O'neill's R&D/X-ray",
+        ),
+        ("O TREM E O A/B DE C++", "pt", "O trem e o A/B de C++"),
+        ("ΟΔΟΣ ΚΑΙ ΟΔΟΣ", "el", "Οδος και οδος"),
+        ("5 İ_A E", "tr", "5 i\u0307_a e"),
+    ],
+)
+def test_capitals_in_small_letters(text: str, language: str | None, small: str) -> None:
+    assert in_small_letters(text, language) == small
 
 
 @pytest.mark.parametrize(
