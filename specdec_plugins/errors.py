@@ -249,7 +249,7 @@ def read_object(path: str | Path, what: str, advice: str) -> dict[str, Any]:
     """As `read_text`, for a file that holds a JSON object."""
     try:
         found = json.loads(read_text(path, what, advice))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: nested thousands of times
         raise UserError(f"{path}: not JSON ({error}); restore the file.") from error
     require(isinstance(found, dict), f"{path}: expected a JSON object; restore the file.")
     return dict(found)

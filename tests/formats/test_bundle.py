@@ -290,8 +290,9 @@ def test_damage_is_told(folder: Path) -> None:
     refused("verifier.safetensors: is damaged (?!.*is damaged)", read_model, weights)
     (place / "other.safetensors").touch()
     refused("bundle.json does not name other.safetensors", read_model, place / "other.safetensors")
-    settings.write_text("{")
-    refused("bundle.json: not JSON", read_bundle, place)
+    for broken in ("{", "[" * 100_000, "1" * 5_000):
+        settings.write_text(broken)
+        refused("bundle.json: not JSON", read_bundle, place)
     settings.unlink()
     refused("read together with the bundle.json", read_model, weights)
 
