@@ -23,7 +23,7 @@ from specdec_plugins.app.files import (
 )
 from specdec_plugins.app.loading import make_settings, origin
 from specdec_plugins.app.report import Flaws, Tally, peak_memory, summary
-from specdec_plugins.app.settings import Settings, choose_device
+from specdec_plugins.app.settings import Settings, choose_device, use_cores
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator
 from specdec_plugins.app.types import Sentence, Translation
 from specdec_plugins.corpus.cli import CommandLine, Option, build, flags_of, given_to, removed_from
@@ -175,6 +175,7 @@ class Here:
         if path is not None and settings.drafts and settings.needs.network is None:
             say(f"--path {path} is unused: drafter {settings.drafter} reads no checkpoint.")
         self._size = files.buffer_size
+        use_cores()
         self._loaded = load_translator(settings, with_scores=bool(files.json_path))
 
     def translated(self, sentences: Sentences, on_done: Callable[[], None]) -> Translated:

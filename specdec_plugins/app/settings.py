@@ -404,6 +404,14 @@ class Settings:
         return asked if n_best == 1 else replace(asked, num_best=size)
 
 
+def use_cores(threads: int | None = None) -> None:
+    """Let torch compute on so many threads; by default on those of its choice, but no more than
+    this process has cores, where a container's limit counts, too."""
+    from joblib import cpu_count
+
+    torch.set_num_threads(threads or min(torch.get_num_threads(), cpu_count()))
+
+
 def choose_device(name: str | None) -> torch.device:
     """The device of that name; by default a GPU if there is one.
 

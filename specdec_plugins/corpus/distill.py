@@ -9,7 +9,6 @@ them out. The run that finishes the last chunk binarises them to OUT.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from joblib import cpu_count
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
@@ -257,7 +257,7 @@ class DistillOptions:
     dtype: str = option("float32", "precision; int8 is for a CPU, and float16 for a GPU: some "
         "translations are others, as good", choices=tuple(DTYPES), alias=("--fp16", "float16"))
     cpu: bool = option(False, "do not use a GPU")
-    processes: int = option(len(os.sched_getaffinity(0)), "processes that translate on a CPU, each "
+    processes: int = option(cpu_count(), "processes that translate on a CPU, each "
         "with a verifier and one thread; one uses all cores by threads, slower", least=1)
     chunk_size: int = option(500, "sentences per chunk; a stop loses the current chunk", least=1)
     ray: str | None = option(None, "distribute the chunks on the Ray cluster at this address, or "

@@ -11,7 +11,6 @@ Steps (``steps.Runner``) write these, so the command resumes when it is run agai
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import sys
 from collections import Counter
@@ -21,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
+from joblib import cpu_count
 from tqdm import tqdm
 
 from specdec_plugins.corpus import cli
@@ -296,7 +296,7 @@ class PreparationOptions:
         "the wrong number of columns", choices=("refuse", "skip"))
     force: bool = option(False, "go on although more than a fifth of a text is unknown to the "
         "dictionary")
-    workers: int = option(len(os.sched_getaffinity(0)), "parallel processes", least=1)
+    workers: int = option(cpu_count(), "parallel processes", least=1)
     # fmt: on
     usual_merges: ClassVar[int] = 10_000
 

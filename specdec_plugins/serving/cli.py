@@ -10,10 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from specdec_plugins.app.report import kernels_in_use
-from specdec_plugins.app.settings import EXACT, Settings
+from specdec_plugins.app.settings import EXACT, Settings, use_cores
 from specdec_plugins.corpus.cli import CommandLine, build, flags_of, removed_from
 from specdec_plugins.errors import UserError, imported, read_text, run_command
 from specdec_plugins.serving.client import KEY_VARIABLE
@@ -48,8 +46,7 @@ def _run(given: Mapping[str, Any]) -> int:
     settings = build(ServerSettings, {**tolerance, **given, "api_key": key})
     # Web packages take a second to import: after what is quick to refuse, and before models.
     imported("specdec_plugins.serving.app", "serve")
-    if process.threads is not None:
-        torch.set_num_threads(process.threads)
+    use_cores(process.threads)
     check_address(process.host, process.port)
     if process.replicas is not None:
         from specdec_plugins.serving.replicas import serve_replicas

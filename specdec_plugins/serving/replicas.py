@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import torch
+from joblib import cpu_count
 
 from specdec_plugins.app.loading import read_words
 from specdec_plugins.app.settings import Settings
@@ -52,7 +53,7 @@ def serve_replicas(model: Settings, settings: ServerSettings, process: ProcessOp
     ray, serve = imported("ray", "ray"), imported("ray.serve", "ray")
     with tempfile.TemporaryDirectory(prefix="specdec-metrics-") as folder:
         num_replicas = process.replicas or 1
-        threads = process.threads or max(1, (os.cpu_count() or 1) // num_replicas)
+        threads = process.threads or max(1, cpu_count() // num_replicas)
         # As many processors as the replicas ask for: Ray only keeps count of them.
         _start_ray(ray, num_replicas * threads)
         try:

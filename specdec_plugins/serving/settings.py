@@ -89,7 +89,7 @@ class ProcessOptions:
     port: int = _process(8080, "port to listen on; 0 = any free one", "PORT", least=0, most=65535)
     api_key_file: str | None = _process(None, "file whose first line is the key that requests must "
         "send", "FILE")
-    threads: int | None = _process(None, "torch's threads on a CPU (default: its own choice)",
+    threads: int | None = _process(None, "threads on a CPU (default: one on each core)",
         least=1, most=1024)
     part_times: bool | None = _process(None, "measure drafter and verifier time for the metrics "
         "(default: on a CPU, where it costs nothing); on a GPU every part then waits for the device"

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import torch
+from joblib import cpu_count
 
 from specdec_plugins.app.documents import DocumentOptions, DocumentRun, parted, tell_of_lines
 from specdec_plugins.app.files import FileOptions, Sentences, in_buffers
@@ -119,7 +120,7 @@ def _worker(given: Mapping[str, Any]) -> tuple[Worker, FileOptions]:
     settings, files = read_options({**BY_SENTENCE, **given})
     if settings.split and settings.raw_text:
         imported("sentencex", "text")  # said before a model is loaded
-    num_processes = where.processes or os.cpu_count() or 1
+    num_processes = where.processes or cpu_count()
     here = Here(settings) if num_processes == 1 else Processes(settings, num_processes)
     return here, files
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from joblib import cpu_count
 
 from specdec_plugins.app.files import FileOptions
-from specdec_plugins.app.main import INFERENCE, read_options
-from specdec_plugins.app.settings import Settings, choose_device
+from specdec_plugins.app.main import INFERENCE, Here, read_options
+from specdec_plugins.app.settings import Settings, choose_device, use_cores
 from specdec_plugins.corpus.cli import CommandLine, build, check, declared, like, option
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.translate import COMMAND
@@ -221,6 +223,25 @@ def test_help_begins_with_the_files_and_ends_with_examples(
 @pytest.mark.parametrize("name", ["cuda:99", "nonsense"])
 def test_a_device_that_is_not_there(name: str) -> None:
     refused(rf"^--device {name} cannot be used \(.*\); leave it out", choose_device, name)
+
+
+def test_threads_are_no_more_than_the_cores_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, found = torch.get_num_threads(), list[int]()
+    monkeypatch.setattr(
+        "specdec_plugins.app.main.load_translator",
+        lambda *_, **__: found.append(torch.get_num_threads()),
+    )
+    here = Here(parse_options(MODELS)[0])
+    try:
+        for cores in ("1", "9"):
+            monkeypatch.setenv("LOKY_MAX_CPU_COUNT", cores)  # read as a container's limit is
+            torch.set_num_threads(2)
+            here.start(FileOptions(), print)
+        assert found == [1, min(2, cpu_count())]
+        use_cores(3)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
