@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import specdec_plugins
-from specdec_plugins.errors import refuse, run_program
+from specdec_plugins.errors import forget_no_columns, refuse, run_command, run_program
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -103,13 +104,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return refuse(NAME, f"{name} was removed: {REMOVED[name]}.")
     from cyclopts import CycloptsError
 
+    forget_no_columns()
+    read = partial(app("--install-completion" in words), words, result_action="return_value")
+    show = partial(read, exit_on_error=False, print_error=False)
     try:
-        app("--install-completion" in words)(
-            words, exit_on_error=False, print_error=False, result_action="return_value"
-        )
+        return run_command(NAME, show, debug=False, interrupted="stopped")
     except CycloptsError as error:
         return refuse(NAME, f"{error} {NAME} --help lists the commands")
-    return 0
 
 
 def _renamed(old: str, new: str) -> int:

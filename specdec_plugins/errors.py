@@ -94,6 +94,7 @@ def run_program(module: str, function: str = "main", *given: object, **named: ob
     """
     if sys.stderr is None:  # a closed descriptor: messages are dropped, as whoever closed it wants
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    forget_no_columns()
     status = INTERRUPTED
     # A shell has its background jobs ignore ctrl-C, which they should go on doing.
     is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -152,6 +153,12 @@ def run_command(prog: str, work: Callable[[], int | None], debug: bool, interrup
             sys.stderr.write(f"{prog}: {message or interrupted}\n")
             return error.status if isinstance(error, Stopped) else INTERRUPTED
         return refuse(prog, message)
+
+
+def forget_no_columns() -> None:
+    """Before help is shown: rich never ends at a width of 0, as of a terminal not drawn yet."""
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]
 
 
 @contextmanager

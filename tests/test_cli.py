@@ -104,6 +104,16 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("command", ["", "translate "])
+def test_help_of_a_terminal_without_columns_and_to_a_full_disk(command: str) -> None:
+    words = f"exec {sys.executable} -m specdec_plugins.cli {command}--help"
+    assert "specdec" in run("timeout", "60", "sh", "-c", words, COLUMNS="0").stdout
+    failed = run("sh", "-c", f"{words} > /dev/full", expect=BAD_INPUT).stderr
+    assert failed.count("\n") == 1
+    assert "No space left on device; make room" in failed
+
+
+@pytest.mark.integration
 def test_no_command_is_imported_for_help() -> None:
     code = (
         "import sys; from specdec_plugins.cli import main; main([]); print('torch' in sys.modules)"

@@ -32,6 +32,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from inspect import Parameter as Declared
 from inspect import Signature
 from pathlib import Path
@@ -424,8 +425,8 @@ class CommandLine:
         except CycloptsError as error:
             self.refuse(" ".join(str(error).split()).rstrip("."))
         if command is not app.default_command:
-            command(*bound.args, **bound.kwargs)
-            raise SystemExit(0)
+            show = partial(command, *bound.args, **bound.kwargs)
+            raise SystemExit(run_command(self.name, show, debug=False, interrupted="stopped"))
         return dict(bound.arguments)
 
     def _long(self, words: Sequence[str]) -> list[str]:
