@@ -1,16 +1,14 @@
 """From texts to requests and back, for files, Python and the server.
 
 A text is split into sentences, and a sentence is decoded whole, with a symbol in place of each span
-that must be kept. One that is too long to read, or whose translation reaches its limit, is decoded
-in pieces, and so is one whose translation does not keep its spans. What cannot be read is copied.
-The results say what is cut or copied.
+that must be kept, and once more without markup, which its words do without. One that is too long to
+read, or whose translation reaches its limit, is decoded in pieces, and so is one whose translation
+does not keep its spans. What cannot be read is copied. The results say what is cut or copied.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
@@ -22,16 +20,10 @@ from specdec_plugins.decoding.extend import loop_end
 from specdec_plugins.decoding.requests import SEEDS, DecodeParams, FinishReason, Hypothesis, Request
 from specdec_plugins.errors import UnreadableError, require
 from specdec_plugins.formats.text import PROTECTED, fault_of
-from specdec_plugins.text.sentences import Split, in_small_letters, segment
+from specdec_plugins.text.markup import Markup, markup_of
+from specdec_plugins.text.sentences import Split, halves, in_small_letters, segment
 from specdec_plugins.text.spans import Masked, around, masked, measures_of, spans_of, united
 
-# Where a sentence is cut, the best places first: after a sentence's end, after a clause, or at any
-# white space; and how far from its middle, as a share of its length.
-_CUTS = (
-    (re.compile(r"(?<=[.!?…।؟])\s+|(?<=[。！？])\s*"), 0.25),
-    (re.compile(r"(?<=[,;:–—،؛])\s+|(?<=[，、；：])\s*"), 0.25),
-    (re.compile(r"\s+|(?<=[。！？，、；：])"), 0.5),
-)
 # Most target tokens of a piece, by its source tokens. Whatever needs more repeats itself.
 _GROWTH, _SLACK = 3, 20
 NEXT_SEED = 0x9E3779B97F4A7C15  # from a sentence to the next
@@ -187,7 +179,8 @@ class How:
         if is_loud:
             read = in_small_letters(read, self.codec.source_lang)
         read = composed(read)
-        return Reading(self.codec.source_ids(read), mask, spans, is_loud)
+        markup = None if mask is None else markup_of(mask)
+        return Reading(self.codec.source_ids(read), mask, spans, is_loud, markup)
 
 
 @dataclass(frozen=True)
@@ -198,6 +191,7 @@ class Reading:
     mask: Masked | None = None  # None = the sentence as it is
     spans: Sequence[tuple[int, int]] = ()  # begin and end of those that are kept
     is_loud: bool = False  # it is in capitals, and was read as if it were not
+    markup: Markup | None = None  # without which it is to be read, too
 
 
 @dataclass(eq=False)
@@ -213,6 +207,7 @@ class Part(Generic[R]):
     continues: bool = False  # the sentence of the part before it
     result: R | None = None
     said: str | None = None  # the translation, if the result was turned into text already
+    marking: Marking[R] | None = None  # if it is read without markup
 
     @property
     def is_cut(self) -> bool:
@@ -238,7 +233,12 @@ class Part(Generic[R]):
         return self.text_of(self.result.token_ids)
 
     def text_of(self, ids: Sequence[int]) -> str:
-        return self.filled(self._text(ids))
+        """The text of other target tokens than those of the result."""
+        if self.marking is None:
+            return self.filled(self._text(ids))
+        words, (markup, marked) = self._kept(ids), self.marking.known
+        said = None if words is None else markup.merged(marked, words, "")
+        return said or self.said or ""
 
     def unfilled(self, tokens: Sequence[str]) -> str:
         """The text of target tokens, with symbols in place of spans."""
@@ -254,13 +254,18 @@ class Part(Generic[R]):
     def _text(self, ids: Sequence[int]) -> str:
         return self.unfilled(self.how.codec.tokens(ids))
 
+    def _kept(self, ids: Sequence[int]) -> str | None:
+        """The text of target tokens with all spans; None if it does not keep them."""
+        text, mask = self._text(ids), self.read.mask
+        return text if mask is None else mask.restored(text)
+
     def _loses_spans(self) -> bool:
         mask, result = self.read.mask, self.result
         if mask is None or result is None or self.said is not None:
             return False
         if result.finish_reason is not FinishReason.EOS:
             return False
-        self.said = mask.restored(self._text(result.token_ids))
+        self.said = self._kept(result.token_ids)
         return self.said is None
 
     def settled(self) -> list[Part[R]]:
@@ -273,14 +278,19 @@ class Part(Generic[R]):
             return [self]
         if how.mends and (again := self._again()) is not None:
             return [again]
+        if self.marking is not None:
+            return self._with_markup(self.marking)
         is_too_long = len(request.source_ids) > how.longest
         halve = is_too_long or len(spans) > len(PROTECTED) or (self.is_cut and not how.is_bounded)
         if how.in_pieces and halve:
-            found = halves(self.text, how.codec, spans)
+            found = halves(self.text, how.codec.separates, spans)
             if found is not None:
                 left, gap, right = found
                 return [*self._half(0, left, self.gap), *self._half(1, right, gap)]
-        if how.in_pieces and spans and (halve or self._loses_spans()):
+        is_lost = how.in_pieces and spans and (halve or self._loses_spans())
+        if how.in_pieces and not halve and (plain := self._without_markup()) is not None:
+            return [plain]
+        if is_lost:
             return self._around_spans()
         return [self._too_long() if is_too_long else self]
 
@@ -302,6 +312,42 @@ class Part(Generic[R]):
             return None
         request = replace(request, id=f"{request.id}~", params=asked)
         return replace(self, request=request, result=None, said=None)
+
+    def _without_markup(self) -> Part[R] | None:
+        """The sentence without its markup, to be decoded; None if it has none."""
+        markup, result = self.read.markup, self.result
+        if markup is None or result is None or result.finish_reason is not FinishReason.EOS:
+            return None
+        return self._reading(markup.plain, Marking(markup, self))
+
+    def _reading(self, text: str, marking: Marking[R]) -> Part[R] | None:
+        """The sentence as another text, to be decoded; None if it cannot be read whole."""
+        assert self.request is not None
+        how, request = replace(self.how, copies=True), self.request
+        parts: list[Part[R]] = how.parts(text, f"{request.id}^", request.params.seed)
+        if len(parts) > 1 or parts[0].request is None:
+            return None
+        return replace(parts[0], gap=self.gap, continues=self.continues, marking=marking)
+
+    def _with_markup(self, marking: Marking[R]) -> list[Part[R]]:
+        """The part, or what is to be decoded in its place to know where its markup belongs."""
+        result, plain, (markup, marked) = self.result, marking.plain, marking.known
+        if result is None or self.said is not None:
+            return [self]
+        is_whole, said = result.finish_reason is FinishReason.EOS, None
+        words = self._kept(result.token_ids) if is_whole else None
+        if plain is not None:
+            said = markup.merged(marked, plain.said or "", words or "")
+        elif words is not None:
+            plain, said = replace(self, said=words), markup.merged(marked, words)
+            if said is None and markup.quoted is not None:
+                again = self._reading(markup.quoted, replace(marking, plain=plain))
+                if again is not None:
+                    return [again]
+        if plain is not None and said is not None:
+            return [replace(plain, said=said)]
+        first = marking.first
+        return replace(first, read=replace(first.read, markup=None)).settled()
 
     def _around_spans(self) -> list[Part[R]]:
         """The spans, which are copied, and what is between them, which is decoded."""
@@ -339,28 +385,19 @@ class Part(Generic[R]):
         return parts
 
 
-def halves(
-    text: str, codec: Codec, spans: Sequence[tuple[int, int]] = ()
-) -> tuple[str, str, str] | None:
-    """The text in two, and the white space between; None if there is no place to cut it.
+@dataclass(frozen=True, eq=False)
+class Marking(Generic[R]):
+    """What is known of a sentence that has markup, while it is read in other ways."""
 
-    spans: that must stay whole.
-    """
-    middle = len(text) / 2
-    begins = [begin for begin, _ in spans]
+    markup: Markup
+    first: Part[R]  # with symbols in place of markup, decoded
+    plain: Part[R] | None = None  # without markup, decoded; None = that is what is being decoded
 
-    def is_free(at: int) -> bool:
-        number = bisect_left(begins, at)  # of the spans before it
-        return number == 0 or spans[number - 1][1] <= at
-
-    for pattern, reach in _CUTS:
-        places = (place.span() for place in pattern.finditer(text))
-        near = [place for place in places if abs(place[1] - middle) <= reach * len(text)]
-        for begin, end in sorted(near, key=lambda place: abs(place[1] - middle)):
-            is_inside = begin > 0 and end < len(text) and is_free(begin)
-            if is_inside and codec.separates(text, begin, end):
-                return text[:begin], text[begin:end], text[end:]
-    return None
+    @property
+    def known(self) -> tuple[Markup, str]:
+        """The markup, and the translation with symbols."""
+        assert self.first.result is not None
+        return self.markup, self.first._text(self.first.result.token_ids)
 
 
 @dataclass

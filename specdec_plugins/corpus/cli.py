@@ -431,9 +431,8 @@ class CommandLine:
 
     def _long(self, words: Sequence[str]) -> list[str]:
         """The words, with the flags that stand for a value, or for their usual one, in full."""
-        arguments = self.arguments
-        aliases = {one.alias[0]: f"{one.flag}={one.alias[1]}" for one in arguments if one.alias}
-        alone = {flag: one.alone for one in arguments for flag in one.flags if one.alone}
+        aliases = {a.alias[0]: f"{a.flag}={a.alias[1]}" for a in self.arguments if a.alias}
+        alone = {flag: one.alone for one in self.arguments for flag in one.flags if one.alone}
         long = list[str]()
         own = removed_from(self.flags) if isinstance(self.flags, type) else {}
         removed = {**own, **self.removed}

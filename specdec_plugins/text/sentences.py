@@ -1,8 +1,9 @@
-"""Texts as their sentences, with the white space between them."""
+"""Texts as their sentences, and sentences in two, with the white space between them."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 
 from specdec_plugins.errors import imported
@@ -19,6 +20,14 @@ _GOES_ON = re.compile(r"\s*(?:\d{1,3}|[A-Za-z])[.)]\s*|.*[!-~]", re.DOTALL)
 # A letter of its own beside a sign, as in "A/B" and "C++"; in English each but "a".
 _LETTER = r"(\A.|(?<![^\W_])(?:[^\W\d_](?=[/&+#-])|(?<=[/&+#-])[^\W\d_]%s)(?![^\W_]))"
 _LETTERS, _ENGLISH = (re.compile(_LETTER % more) for more in ("", r"|(?<!['’])(?:[B-Z]|A(?!\s))"))
+
+# Where a sentence is cut, the best places first: after a sentence's end, after a clause, or at any
+# white space; and how far from its middle, as a share of its length.
+_CUTS = (
+    (re.compile(r"(?<=[.!?…।؟])\s+|(?<=[。！？])\s*"), 0.25),
+    (re.compile(r"(?<=[,;:–—،؛])\s+|(?<=[，、；：])\s*"), 0.25),
+    (re.compile(r"\s+|(?<=[。！？，、；：])"), 0.5),
+)
 
 
 def whole_lines(line: str) -> list[str]:
@@ -85,3 +94,27 @@ def segment(text: str, split: Split) -> list[str]:
                 end = start + len(bare)
             at += len(piece)
     return [*parts, text[end:]]
+
+
+def halves(
+    text: str, separates: Callable[[str, int, int], bool], spans: Sequence[tuple[int, int]] = ()
+) -> tuple[str, str, str] | None:
+    """The text in two, and the white space between; None if there is no place to cut it.
+
+    separates: whether white space at these places is between words; spans: that must stay whole.
+    """
+    middle = len(text) / 2
+    begins = [begin for begin, _ in spans]
+
+    def is_free(at: int) -> bool:
+        number = bisect_left(begins, at)  # of the spans before it
+        return number == 0 or spans[number - 1][1] <= at
+
+    for pattern, reach in _CUTS:
+        places = (place.span() for place in pattern.finditer(text))
+        near = [place for place in places if abs(place[1] - middle) <= reach * len(text)]
+        for begin, end in sorted(near, key=lambda place: abs(place[1] - middle)):
+            is_inside = begin > 0 and end < len(text) and is_free(begin)
+            if is_inside and separates(text, begin, end):
+                return text[:begin], text[begin:end], text[end:]
+    return None

@@ -55,6 +55,7 @@ _KINDS = {
         r"(?<![\w.])[A-Za-z]\w{0,64}(?:(?:\.|::|->)[A-Za-z_]\w{0,64}){0,8}\(\)"
         r"|(?<!\w)(?:_{1,2}[A-Za-z]|[A-Za-z][A-Za-z0-9]{0,32}_[A-Za-z0-9])\w{0,64}"
     ),
+    "run": r"(?P<sign>[*_=~#])(?P=sign){1,200}",  # Markdown, lines to fill in, 2 ** 3
 }
 _ANY = re.compile("|".join(f"(?P<{name}>{kind})" for name, kind in _KINDS.items()))
 _NUMBER = r"(?:\d{1,3}(?:[ \u00a0\u202f]\d{3}){1,8}(?!\d)|\d{1,20})(?:[.,'’]\d{1,20}){0,8}"
@@ -73,8 +74,8 @@ _ADDRESSES = {"url", "path", "drive", "flag"}
 _BRACE = re.compile(r"[{}]")
 _TRAILING = ".,;:!?)]}'’»›…"  # that end a sentence rather than an address
 _OPENERS = {")": "(", "]": "[", "}": "{"}
-_TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z_][\w:.-]*)[^<>]*?(?P<void>/?)>")
-_VOID = {"br", "hr", "img", "input", "wbr", "meta", "link"}
+TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z_][\w:.-]*)[^<>]*?(?P<void>/?)>")
+VOID = {"br", "hr", "img", "input", "wbr", "meta", "link"}
 _MOST_AROUND = 8  # tags before a text, and behind it
 _SPACES = re.compile(r"\s*")
 _CLOSING = re.compile(r"[\W_]*")
@@ -157,24 +158,35 @@ class Masked:
         text, found = self.filled(translation)
         if sorted(found) != [*range(len(self.spans))]:
             return None
-        is_nested = _nests(text) or not _nests("".join(self.spans))
+        is_nested = nests(text) or not nests("".join(self.spans))
         return self.head + text + self.tail if is_nested else None
 
     def filled(self, translation: str) -> tuple[str, list[int]]:
         """The translation, with a span in place of each symbol that it has, and their numbers."""
+        text, *rest = self.pieces(translation)
+        found = list[int]()
+        for number, piece in zip(rest[::2], rest[1::2], strict=True):
+            assert isinstance(number, int)
+            found.append(number)
+            if number >= 0:
+                before, behind = self.neighbours[number]
+                text = _beside(str(text), before) + self.spans[number]
+                piece = _beside(str(piece)[::-1], behind)[::-1]
+            text = f"{text}{piece}"
+        return str(text), found
+
+    def pieces(self, text: str) -> list[str | int]:
+        """What is between the symbols in a text, by turns with the numbers of their spans.
+
+        -1: a symbol that was not read.
+        """
         if not self.symbols:
-            return translation, []
-        text, *rest = self._pattern.split(translation)
+            return [text]
+        first, *rest = self._pattern.split(text)
         numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
         found = [numbers.get(symbol.replace(" ", ""), -1) for symbol in rest[::2]]
-        for number, piece in zip(found, rest[1::2], strict=True):
-            if number < 0:  # a symbol that was not read
-                text += piece
-                continue
-            before, behind = self.neighbours[number]
-            text = _beside(text, before) + self.spans[number]
-            text += _beside(piece[::-1], behind)[::-1]
-        return text, found
+        turns = zip(found, rest[1::2], strict=True)
+        return [first, *(each for turn in turns for each in turn)]
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -243,7 +255,7 @@ def around(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, s
 
 def _inside(text: str) -> tuple[int, int]:
     """Where the text begins and ends within tags that close each other, and white space."""
-    tags = [match.span() for match in _TAG.finditer(text)]
+    tags = [match.span() for match in TAG.finditer(text)]
     begins, ends = [len(text) - len(text.lstrip())], [len(text.rstrip())]
     for left, right in tags[:_MOST_AROUND]:
         if left == begins[-1]:
@@ -252,16 +264,16 @@ def _inside(text: str) -> tuple[int, int]:
         if right == ends[-1]:
             ends.append(len(text[:left].rstrip()))
     for begin, end in product(begins[::-1], ends[::-1]):
-        if begin < end and _nests(text[:begin] + text[end:]):
+        if begin < end and nests(text[:begin] + text[end:]):
             return begin, end
     return 0, len(text)
 
 
-def _nests(text: str) -> bool:
+def nests(text: str) -> bool:
     """Whether each tag of the text is closed, in order."""
     opened: list[str] = []
-    for tag in _TAG.finditer(text):
-        if not tag["close"] and not tag["void"] and tag["name"].lower() not in _VOID:
+    for tag in TAG.finditer(text):
+        if not tag["close"] and not tag["void"] and tag["name"].lower() not in VOID:
             opened.append(tag["name"])
         elif tag["close"] and (not opened or opened.pop() != tag["name"]):
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,24 @@ def test_made_strings_keep_their_spans(model: SpeculativeTranslator, pieces: lis
     assert [*map(str.isspace, done.text)][:1] == [*map(str.isspace, source)][:1]
     streamed = [*model.stream(source)]
     assert streamed[-1] == done.text
+
+
+def test_markup_changes_no_word() -> None:
+    model = loaded(str(BUNDLED))
+    lines = [
+        "Click <b>Save</b> and then <i>Close</i>.",
+        "Please **do not** close the <a href='x'>window</a>.",
+        "Open <b>the file {{name}} now</b> and read it.",
+        "<p>The <b><i>red</i> car</b> is mine.</p>",
+        "I <b>ate</b> too much yesterday.",
+    ]
+    bare = [re.sub(r"</?[abip]\b[^>]*>|\*\*", "", line) for line in lines]
+    plain, done = ([*map(str, model.translate(texts))] for texts in (bare, lines))
+    assert [re.sub(r"</?[abip]\b[^>]*>|\*\*", "", text) for text in done] == plain
+    for line, text in zip(lines, done, strict=True):
+        assert not lost(line, text), text
+        assert [*model.stream(line)][-1] == text
+    assert "<b>Speichern</b>" in done[0]
 
 
 def test_signs_that_the_text_of_a_training_hardly_had_are_copied() -> None:

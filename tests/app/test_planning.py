@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.planning import How, Part, halves, joined
+from specdec_plugins.app.planning import How, Part, joined
 from specdec_plugins.app.report import Flaws
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.app.types import Sentence
 from specdec_plugins.decoding.engine import SpeculativeDecoder
 from specdec_plugins.decoding.requests import DecodeParams, FinishReason, RowResult
 from specdec_plugins.errors import UnreadableError
+from specdec_plugins.text.sentences import halves
 from tests.app.toys import DICTIONARY, ScriptedVerifier, codec, translated, translator
 from tests.refusals import refused
 
@@ -162,7 +163,7 @@ def test_what_cannot_be_read_is_copied_and_the_others_are_translated() -> None:
     ],
 )
 def test_where_a_sentence_is_cut(text: str, expected: tuple[str, str, str] | None) -> None:
-    assert halves(text, Codec(DICTIONARY, DICTIONARY, None, None)) == expected
+    assert halves(text, Codec(DICTIONARY, DICTIONARY, None, None).separates) == expected
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_where_a_sentence_is_cut(text: str, expected: tuple[str, str, str] | Non
     ],
 )
 def test_no_word_is_cut_between_its_subwords(mark: str, text: str, expected: str | None) -> None:
-    found = halves(text, codec(mark))
+    found = halves(text, codec(mark).separates)
     assert (found[0] if found else None) == expected
 
 

@@ -29,9 +29,11 @@ SPANS = {
     "`--max rows`, --max-rows=5 or os.path.join().": "`--max rows` | --max-rows=5 | os.path.join()",
     "@anna wrote :smile: about #42, my_var and a.txt": "@anna | :smile: | #42 | my_var | a.txt",
     "%PATH%, $HOME and $row['id']": "%PATH% | $HOME | $row['id']",
+    "## Do **not** call __init__": "## | ** | ** | __init__",
+    "Name: ____, 2 ** 3, ~~old~~ a == b": "____ | ** | ~~ | ~~ | ==",
     # Prose has the same characters.
     "50% discount, 100% sure, 5 % of all": "",
-    "I/O, and/or, 24/7, 1/2, 10:30, C#, $5, a < b > c": "",
+    "I/O, and/or, 24/7, 1/2, 10:30, C#, $5, a < b > c, a = b, 2 * 3, ~5": "",
     "Note: AT&T's e-mail; see (a), [b] or {c d}.": "",
 }
 
