@@ -15,7 +15,7 @@ from itertools import chain
 
 from specdec_plugins.text.spans import TAG, VOID, Masked, nests
 
-_RUN = re.compile(r"([*_~=])\1+")
+_RUN = re.compile(r"\*|([*_~=])\1+")
 _QUOTE = re.compile('["„“”«»]')
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces between words.
 _DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -30,7 +30,8 @@ class Markup:
     opens: dict[int, int]  # by the numbers of its spans: how many each opens, or (-) closes
     plain: str  # the text that is left
     quoted: str | None  # with quotation marks in place of markup, if they say which is which
-    pairs: Sequence[tuple[int, int, int]]  # what opens, what closes, words between; if none nest
+    # What opens, what closes, and between which words of the text that is left; if none nest
+    pairs: Sequence[tuple[int, int, int, int]]
 
     def merged(self, marked: str, plain: str, quoted: str | None = None) -> str | None:
         """A translation of what is left, with the markup where the others have it.
@@ -75,21 +76,18 @@ class Markup:
                 marks.append((piece, len(words)))
             else:
                 words += _words(piece)
+        source = _words(self.plain)
+        inside = {closing: source[first:last] for _, closing, first, last in self.pairs}
         if may_guess:
-            marks = self._completed(marks, len(words))
+            marks = self._completed(marks, len(words) / max(1, len(source)))
         own, places = [*_WORD.finditer(plain)], _Places(words, _words(plain))
-        between = {closing: many for _, closing, many in self.pairs}
         order = dict[int, tuple[int, int, int, int]]()
         for opening, closing, first, last in self._paired(marks):
             begin, end = places.between(first, last)
-            if not any(word[0][0].isalnum() for word in own[begin:end]):
-                words_at = [n for n, word in enumerate(own) if word[0][0].isalnum()]
-                if not may_guess or not words_at:
-                    return None
-                begin = min(words_at, key=lambda n: abs(n - begin))
-                end = min(len(own), begin + max(1, between.get(closing, 1)))
-            while may_guess and not own[end - 1][0][0].isalnum():
-                end -= 1
+            if may_guess:
+                begin, end = places.guessed(begin, end, inside.get(closing, []))
+            if begin >= end or not places.has_word(begin, end):
+                return None
             # At one place what closes comes first, then the outer one of two that open. One that
             # opens or closes two is around both.
             at_begin = own[begin].start(), 1, -end, opening
@@ -111,15 +109,16 @@ class Markup:
         is_nested = nests(made) or not nests("".join(self.mask.spans))
         return self.mask.head + made + self.mask.tail if is_nested else None
 
-    def _completed(self, marks: Sequence[tuple[int, int]], num_words: int) -> list[tuple[int, int]]:
-        """The marks, each with its other one; none if both are missing."""
+    def _completed(self, marks: Sequence[tuple[int, int]], growth: float) -> list[tuple[int, int]]:
+        """The marks, and those that are missing, as far from another as in the source.
+
+        growth: words of the other translation for one of the source.
+        """
         places, found = dict(marks), list[tuple[int, int]]()
-        for opening, closing, between in self.pairs:
-            if opening not in places and closing not in places:
-                return []
-            begin = places.get(opening, max(0, places.get(closing, 0) - between))
-            end = places.get(closing, min(num_words, begin + between))
-            found += [(opening, begin), (closing, end)]
+        for opening, closing, first, last in self.pairs:
+            begin = places.get(opening, places.get(closing, round(last * growth)) - (last - first))
+            end = places.get(closing, begin + last - first)
+            found += [(opening, max(0, begin)), (closing, max(0, end))]
         return found
 
     def _paired(self, marks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int, int]]:
@@ -162,7 +161,7 @@ def markup_of(mask: Masked) -> Markup | None:
         return None
     numbers = [*opens]
     flat = zip(numbers[::2], numbers[1::2], before[::2], before[1::2], strict=True)
-    pairs = [(first, last, end - begin) for first, last, begin, end in flat] if is_flat else []
+    pairs = [*flat] if is_flat else []
     is_clear = is_flat and not _QUOTE.search(plain)
     return Markup(mask, opens, plain, quoted if is_clear else None, pairs)
 
@@ -199,12 +198,28 @@ class _Places:
         """Where the words begin to end are there: if at one place, that, else what is between the
         words around them.
         """
-        inner, others = self._words[begin:end], self._others
-        last = len(others) - len(inner) + 1
-        found = [at for at in range(last) if others[at : at + len(inner)] == inner]
-        if len(found) == 1:
-            return found[0], found[0] + len(inner)
-        return self._after(begin), self._before(end)
+        return self._only(self._words[begin:end]) or (self._after(begin), self._before(end))
+
+    def guessed(self, begin: int, end: int, source: Sequence[str]) -> tuple[int, int]:
+        """A place for words of the source near that one: if they are there at one place, that."""
+        if (known := self._only(source)) is not None:
+            return known
+        places = [n for n in range(len(self._others)) if self.has_word(n, n + 1)]
+        if places and not self.has_word(begin, end):
+            begin = min(places, key=lambda n: abs(n - begin))
+            end = min(len(self._others), begin + max(1, len(source)))
+        while end > begin + 1 and not self.has_word(end - 1, end):
+            end -= 1
+        return begin, end
+
+    def has_word(self, begin: int, end: int) -> bool:
+        return any(word[0].isalnum() for word in self._others[begin:end])
+
+    def _only(self, words: Sequence[str]) -> tuple[int, int] | None:
+        """Where the words are, if at one place."""
+        others, size = self._others, len(words)
+        found = [n for n in range(len(others) - size + 1) if others[n : n + size] == [*words]]
+        return (found[0], found[0] + size) if size and len(found) == 1 else None
 
     def _after(self, place: int) -> int:
         """The place before the word that is behind this one."""

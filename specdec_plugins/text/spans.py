@@ -53,11 +53,13 @@ _KINDS = {
     ),
     "name": (
         r"(?<![\w.])[A-Za-z]\w{0,64}(?:(?:\.|::|->)[A-Za-z_]\w{0,64}){0,8}\(\)"
-        r"|(?<!\w)(?:_{1,2}[A-Za-z]|[A-Za-z][A-Za-z0-9]{0,32}_[A-Za-z0-9])\w{0,64}"
+        r"|(?<!\w)(?:_{1,2}[A-Za-z]|[A-Za-z][A-Za-z0-9]{0,32}_{1,3}[A-Za-z0-9])\w{0,64}"
     ),
     "run": r"(?P<sign>[*_=~#])(?P=sign){1,200}",  # Markdown, lines to fill in, 2 ** 3
 }
 _ANY = re.compile("|".join(f"(?P<{name}>{kind})" for name, kind in _KINDS.items()))
+# *Emphasis* of Markdown, which is not 2 * 3 or an item.
+_EMPHASIS = re.compile(r"(?<![\w*])(\*)(?=[^\s*])[^*\n]{1,300}(?<=[^\s*])(\*)(?![\w*])")
 _NUMBER = r"(?:\d{1,3}(?:[ \u00a0\u202f]\d{3}){1,8}(?!\d)|\d{1,20})(?:[.,'’]\d{1,20}){0,8}"
 _UNIT = (
     r"[kKMGTP]i?B(?:/s)?|[kKMGT]?bit(?:/s)?|[kMGT]?bps|B|[kMGT]b/s|[YZEPTGMkmcdnµμ]?m(?:/s)?[²³23]?"
@@ -99,7 +101,8 @@ def spans_of(text: str) -> list[tuple[int, int]]:
         if found and found[-1][1] == begin:
             begin, _ = found.pop()
         found.append((begin, at))
-    return found
+    stars = [match.span(n) for match in _EMPHASIS.finditer(text) for n in (1, 2)]
+    return united(found, stars) if stars else found
 
 
 def measures_of(text: str) -> list[tuple[int, int]]:

@@ -29,6 +29,7 @@ KEPT = [
     "A <b>bold and <i>wrong</b> one</i> here.",
     "An <b>open one.",
     "2 ** 3 is ____ or == so ==.",
+    "* An item, 2 * 3 * 4 and 5*6*7.",
     "<p>All of it</p>",
     "No markup.",
 ]
@@ -102,8 +103,21 @@ def symbols(text: str, translation: str) -> str:
             "Ich habe es gegessen.",
             "Ich <b>habe</b> es gegessen.",
         ),
-        # Both are, or nothing is between them.
-        ("I <b>ate</b> it.", "Ich aß es.", "Ich habe es gegessen.", None),
+        # Both are: a guess, but what is there unchanged is no guess.
+        ("I <b>ate</b> it.", "Ich aß es.", "Ich habe es gegessen.", "Ich <b>habe</b> es gegessen."),
+        (
+            "See <i>Tom</i> in <b>Berlin</b>.",
+            "Tom",
+            "In Berlin Tom sehen.",
+            "In <b>Berlin</b> <i>Tom</i> sehen.",
+        ),
+        (
+            "It is *very* nice.",
+            "Es ist [0][1] sehr schön.",
+            "Es ist sehr schön.",
+            "Es ist *sehr* schön.",
+        ),
+        ("The <b>end</b>.", "", "...", None),
         ("日<b>本語</b>です", "[0]日本語[1]です", "日本語です", "<b>日本語</b>です"),
     ],
 )
@@ -119,7 +133,7 @@ def test_quotation_marks_are_read_where_symbols_are_lost() -> None:
     assert markup.merged(marked, plain) is None  # the quoted text is to be translated first
     said = markup.merged(marked, plain, "Das mag Tom „wirklich“.")
     assert said == "Tom mag das <b>wirklich</b>."
-    assert markup.merged(marked, plain, 'Tom mag "das.') is None
+    assert markup.merged(marked, plain, 'Tom mag "das.') == "Tom <b>mag</b> das wirklich."
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "ß", "don't", "x,"]), min_size=1, max_size=8)

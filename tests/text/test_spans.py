@@ -30,6 +30,8 @@ SPANS = {
     "@anna wrote :smile: about #42, my_var and a.txt": "@anna | :smile: | #42 | my_var | a.txt",
     "%PATH%, $HOME and $row['id']": "%PATH% | $HOME | $row['id']",
     "## Do **not** call __init__": "## | ** | ** | __init__",
+    "It is *very* nice, * not 2 * 3 or a*b*c.": "* | *",
+    "Call my__name.": "my__name",
     "Name: ____, 2 ** 3, ~~old~~ a == b": "____ | ** | ~~ | ~~ | ==",
     # Prose has the same characters.
     "50% discount, 100% sure, 5 % of all": "",
