@@ -233,7 +233,7 @@ class Part(Generic[R]):
         return self.text_of(self.result.token_ids)
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The text of other target tokens than those of the result."""
+        """The text of target tokens, which may be those of another hypothesis."""
         if self.marking is None:
             return self.filled(self._text(ids))
         words, (markup, marked) = self._kept(ids), self.marking.known
@@ -344,6 +344,7 @@ class Part(Generic[R]):
                 again = self._reading(markup.quoted, replace(marking, plain=plain))
                 if again is not None:
                     return [again]
+                said = markup.merged(marked, words, "")
         if plain is not None and said is not None:
             return [replace(plain, said=said)]
         first = marking.first
