@@ -15,7 +15,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -32,13 +31,13 @@ from torch.nn.utils.rnn import pad_sequence
 from specdec_plugins.corpus.cli import logger
 from specdec_plugins.corpus.resume import Log, Watch, sha256
 from specdec_plugins.corpus.teacher import DataBin
-from specdec_plugins.decoding.networks import with_fast_products
+from specdec_plugins.decoding.networks import Transformer, with_fast_products
 from specdec_plugins.decoding.networks.reading import give_back
 from specdec_plugins.errors import ENDING, Stopped, UserError, handling, require
 from specdec_plugins.formats.checkpoints import load_checkpoint, save_checkpoint
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.training.networks import checkpoint_of, go_on_from, new_drafter, new_shortlist
-from specdec_plugins.training.objective import BLOCKS, Objective, cut_blocks, draw_starts
+from specdec_plugins.training.objective import BLOCKS, Objective, Teacher, cut_blocks, draw_starts
 
 LAST, BEST, CURVE = "last.pt", "best.pt", "curve.jsonl"
 _MEASURED, _LISTED = "measured.pt", "shortlist.pt"
@@ -144,9 +143,11 @@ class Training:
         self.data = DataBin.find(plan.data, "train")
         self.pairs = Pairs(self.data, plan.seed, plan.rows)
         require(len(self.pairs.targets) > 0, f"{plan.data}: there is no sentence to train on")
-        encoder = drafter.encoder
-        if not on_gpu:  # the kernels encode a sentence alike beside any others, so runs can repeat
-            encoder = with_fast_products(deepcopy(encoder))
+        network = self.verifier.network(self.dtype if on_gpu else torch.float32, self.device)
+        assert isinstance(network, Transformer)
+        if not on_gpu:  # the kernels read a sentence alike beside any others, so runs can repeat
+            network = with_fast_products(network)
+        self._teacher = Teacher(network, plan.start_token)
         drafter.encoder.to(self.dtype)  # and with it a table of tokens that is shared
         self.drafter = drafter.to(self.device)
         named = dict(drafter.named_parameters())
@@ -162,7 +163,7 @@ class Training:
         board = plan.tensorboard_logdir if self.rank == 0 else None
         self._board = _board(board) if board else None
         self._restore()
-        self._encoded = Encoded(encoder, 0 if on_gpu else _KEPT, self.dtype)
+        self._encoded = Encoded(network.encoder, 0 if on_gpu else _KEPT, self.dtype)
         objective = Objective(drafter, plan.dropout)
         wrapped = self.num_workers > 1
         self._objective: nn.Module = (
@@ -190,16 +191,17 @@ class Training:
         chance = torch.default_generator.manual_seed(key)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(key)
-        indices, sources, blocks = self._batch(chance)
+        indices, sources, targets, blocks = self._batch(chance)
         warmth = min(1.0, (number + 1) / plan.warmup)
         peak = plan.lr or (5e-4 if plan.start else 2e-3)
         end = min(1e-5, peak)
         rate = warmth * (end + (peak - end) * max(0.0, 1 - self.progress))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+        encoded = self._encoded(indices, sources, self.drafter.config.pad)
+        likely = self._teacher(encoded, targets)
         with torch.autocast(self.device.type, self.dtype, self.dtype is not torch.float32):
-            encoded = self._encoded(indices, sources, self.drafter.config.pad)
-            loss = self._objective(sources, encoded, blocks)
+            loss = self._objective(sources, encoded, blocks, likely)
         self.loss = loss.detach()
         self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()
@@ -213,8 +215,8 @@ class Training:
             with torch.no_grad():
                 torch._foreach_lerp_([*self.mean.values()], [*self.learnt.values()], share)
 
-    def _batch(self, chance: torch.Generator) -> tuple[Any, Tensor, Any]:
-        """This process's batch of the next update: indices, sources and blocks of the targets."""
+    def _batch(self, chance: torch.Generator) -> tuple[Any, Tensor, Tensor, Any]:
+        """This process's batch of the next update: indices, sources, targets and their blocks."""
         if self.taken >= len(self._batches):
             self.epoch, self.taken = self.epoch + 1, 0
             del self._batches
@@ -226,8 +228,10 @@ class Training:
         starts = draw_starts((targets != padding).sum(1), BLOCKS, chance)
         given = (starts, self.plan.block_size, mask, padding, self.plan.start_token)
         blocks = cut_blocks(targets, *given)
-        there = (part.to(self.device, non_blocking=True) for part in blocks)
-        return indices, sources.to(self.device, non_blocking=True), type(blocks)(*there)
+        sources, targets, *there = (
+            part.to(self.device, non_blocking=True) for part in (sources, targets, *blocks)
+        )
+        return indices, sources, targets, type(blocks)(*there)
 
     @cached_property
     def _batches(self) -> list[Any]:

@@ -1,7 +1,9 @@
 """What a block drafter learns in an update: blocks of targets, and their loss.
 
 Several blocks are drawn from each target. They share its tokens as their prefix, so that each adds
-little to the cost. None is revealed: the blocks give enough signal without glancing.
+little to the cost. None is revealed: the blocks give enough signal without glancing. Half of what a
+position is to predict is the target's token, half what the verifier found likely there (knowledge
+distillation, Hinton et al. 2015; for drafters Zhou et al. 2024).
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, pad
 
+from specdec_plugins.decoding.networks import Transformer
 from specdec_plugins.decoding.networks.block import BlockDrafter
+from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.cpu.ops import additive
 from specdec_plugins.decoding.networks.layers import LayerStack
 
-SMOOTHING = 0.1
+LIKELY = 8  # tokens of the verifier at a position
 PLAIN = 0.2  # weight of the loss of the logits before the head, which give its candidates
 BLOCKS = 4  # of a sentence in an update
 _LOGITS = {"cpu": 2**26, "cuda": 0}  # at once, at least as many as the rows below have
@@ -35,6 +39,43 @@ class Blocks(NamedTuple):
     # alone. Their number depends on data, so they are made on the host, which then waits for none.
     scored: Tensor  # [M] int64
     scored_first: Tensor  # [M'] int64
+
+
+class Likely(NamedTuple):
+    """What the verifier says at some positions, with the true tokens before them."""
+
+    types: Tensor  # [..., LIKELY] int64
+    chances: Tensor  # [..., LIKELY] float32, which sum to 1
+
+
+class Teacher:
+    """A verifier that reads targets."""
+
+    def __init__(self, network: Transformer, start: int) -> None:
+        """start: the token that opens its input. The network is in eval mode."""
+        self.network, self._start = network, start
+
+    @torch.no_grad()
+    def __call__(self, encoded: tuple[Tensor, Tensor], targets: Tensor) -> Likely:
+        """At each position of targets [B, T] int64; encoded: what the encoder made of sources."""
+        decoder, (states, padding_mask) = self.network.decoder, encoded
+        dtype = decoder.layers.attention_dtype
+        keys_values = decoder.layers.keys_values(states.to(dtype))
+        memory = SourceMemory((~padding_mask).sum(1), padding_mask, keys_values).trimmed()
+        cache = KVCache(self.network.config.decoder, len(targets), targets.device, dtype)
+        before = pad(targets[:, :-1], (1, 0), value=self._start)
+        x = decoder(before, cache.window(targets.shape[1], width=0), memory)  # [B, T, D]
+        size = self.network.config.decoder.vocab_size
+        rows = x.flatten(0, 1).split(_at_once(size, x.device.type))
+        best = [decoder.logits(some).topk(min(LIKELY, size)) for some in rows]
+        parts = (torch.cat(part) for part in zip(*best, strict=True))
+        scores, types = (part.unflatten(0, targets.shape) for part in parts)
+        return Likely(types, scores.float().softmax(-1))
+
+
+def _at_once(num_types: int, device: str) -> int:
+    """Rows of so many logits that are computed at once."""
+    return max(_ROWS[device], _LOGITS[device] // num_types)
 
 
 def draw_starts(lengths: Tensor, num_blocks: int, generator: torch.Generator) -> Tensor:
@@ -96,9 +137,14 @@ class Objective(nn.Module):
         if share:
             _add_dropout(network.decoder.layers, share)
 
-    def forward(self, sources: Tensor, encoded: tuple[Tensor, Tensor], blocks: Blocks) -> Tensor:
+    def forward(
+        self, sources: Tensor, encoded: tuple[Tensor, Tensor], blocks: Blocks, likely: Likely
+    ) -> Tensor:
         """The mean over all answers, [] float32, of sources [B, S] int64, with what the encoder
-        makes of them."""
+        makes of them.
+
+        likely: at the positions of the targets, [B, T, LIKELY].
+        """
         network, decoder = self.network, self.network.decoder
         states, padding_mask = encoded
         mask = additive(blocks.seen_mask, states.dtype)[:, None]
@@ -106,17 +152,24 @@ class Objective(nn.Module):
         size, width = blocks.tokens.shape[1], blocks.answers.shape[1]
         last = slice(size - width, size)
         x = decoder.through(blocks.tokens, blocks.positions, mask, memory, last)
+        at = blocks.positions[:, last].clamp(max=likely.types.shape[1] - 1)
+        likely = Likely(
+            *(part[torch.arange(len(at), device=at.device)[:, None], at] for part in likely)
+        )
         if decoder.head is None:
-            return self._loss(x, blocks.answers, blocks.scored)
+            return self._loss(x, blocks.answers, blocks.scored, likely)
         corrected = decoder.head(x, decoder.tokens(blocks.before), memory)
         # The first block of each sentence is enough for its candidates.
-        plain = self._loss(x, blocks.answers, blocks.scored_first)
-        return self._loss(corrected, blocks.answers, blocks.scored) + PLAIN * plain
+        plain = self._loss(x, blocks.answers, blocks.scored_first, likely)
+        return self._loss(corrected, blocks.answers, blocks.scored, likely) + PLAIN * plain
 
-    def _loss(self, states: Tensor, answers: Tensor, scored: Tensor) -> Tensor:
+    def _loss(self, states: Tensor, answers: Tensor, scored: Tensor, likely: Likely) -> Tensor:
         weight = self.network.decoder.output.weight
-        chosen = states.flatten(0, 1)[scored], weight, answers.flatten()[scored]
-        loss: Tensor = ProjectedLoss.apply(*chosen, SMOOTHING / len(weight))[0]
+        types, chances = (part.flatten(0, 1)[scored] for part in likely)
+        true = answers.flatten()[scored][:, None]
+        targets, shares = torch.cat([true, types], 1), chances.new_full(true.shape, 0.5)
+        chosen = states.flatten(0, 1)[scored], weight, targets, torch.cat([shares, chances / 2], 1)
+        loss: Tensor = ProjectedLoss.apply(*chosen, 0.0)[0]
         return loss / len(scored)
 
 
@@ -132,8 +185,9 @@ class ProjectedLoss(torch.autograd.Function):
         ctx: Any,
         states: Tensor,  # [N, D]
         weight: Tensor,  # [V, D]
-        targets: Tensor,  # [N] int64
-        share: float,  # of the probability, for each of the V types; the target also has the rest
+        targets: Tensor,  # [N, K] int64
+        chances: Tensor,  # [N, K], which sum to 1
+        share: float,  # of the probability, for each of the V types; the targets have the rest
     ) -> tuple[Tensor, Tensor]:  # [] each, float32 or better: with smoothing, and without
         device = states.device.type
         if torch.is_autocast_enabled(device):
@@ -141,13 +195,14 @@ class ProjectedLoss(torch.autograd.Function):
         table, precision = weight.to(states.dtype), torch.promote_types(states.dtype, torch.float32)
         totals = torch.zeros(2, dtype=precision, device=states.device)
         of_states, of_weight = torch.empty_like(states), None
-        most = max(_ROWS[device], _LOGITS[device] // len(table))
-        for x, its, written in zip(
-            *(t.split(most) for t in (states, targets, of_states)), strict=True
+        most = _at_once(len(table), device)
+        for x, its, theirs, written in zip(
+            *(t.split(most) for t in (states, targets, chances, of_states)), strict=True
         ):
             logits = x @ table.T  # [n, V]
-            for part, at in zip(logits.split(_ROWS[device]), its.split(_ROWS[device]), strict=True):
-                totals += _losses(part, at[:, None], share, precision)
+            parts = (t.split(_ROWS[device]) for t in (logits, its, theirs))
+            for part, at, chance in zip(*parts, strict=True):
+                totals += _losses(part, at, chance, share, precision)
             torch.mm(logits, table, out=written)
             if weight.requires_grad:
                 more = logits.T @ x
@@ -165,19 +220,21 @@ class ProjectedLoss(torch.autograd.Function):
         # Scaled here: in float16 the parts of a mean over thousands would underflow.
         of_states, of_weight = ctx.saved_tensors
         of_weight = None if of_weight is None else of_weight * given[0]
-        return of_states * given[0], of_weight, None, None
+        return of_states * given[0], of_weight, None, None, None
 
 
-def _losses(logits: Tensor, targets: Tensor, share: float, precision: torch.dtype) -> Tensor:
+def _losses(
+    logits: Tensor, targets: Tensor, chances: Tensor, share: float, precision: torch.dtype
+) -> Tensor:
     """Sums [2] of the losses of logits [n, V], which become the gradient of the first; see above.
 
-    targets: [n, 1] int64.
+    targets: [n, K] int64; chances: [n, K].
     """
-    log_p = logits.log_softmax(1, dtype=precision)  # [n, V]
-    right, rest = log_p.gather(1, targets), 1 - share * log_p.size(1)
-    plain, all_types = -right.sum(), -log_p.sum()
+    log_p, rest = logits.log_softmax(1, dtype=precision), 1 - share * logits.size(1)
+    chances = chances.to(log_p.dtype)
+    plain, all_types = -(chances * log_p.gather(1, targets)).sum(), -log_p.sum()
     p = log_p.exp_().sub_(share)
-    logits.copy_(p.scatter_add_(1, targets, torch.full_like(right, -rest)))
+    logits.copy_(p.scatter_add_(1, targets, -rest * chances))
     return torch.stack([rest * plain + share * all_types, plain])
 
 

@@ -184,8 +184,8 @@ def projected_loss(
     targets = sample["target"].flatten()
     scored = (targets != criterion.padding_idx).nonzero()[:, 0]
     share = criterion.eps / (len(table) - 1)  # of every type but the target
-    chosen = states.flatten(0, 1)[scored], table, targets[scored]
-    loss, plain = ProjectedLoss.apply(*chosen, share)
+    chosen = states.flatten(0, 1)[scored], table, targets[scored][:, None]
+    loss, plain = ProjectedLoss.apply(*chosen, torch.ones(len(scored), 1), share)
     size = sample["target"].size(0) if criterion.sentence_avg else sample["ntokens"]
     counts = {"ntokens": sample["ntokens"], "nsentences": len(sample["target"])}
     return loss, size, {"loss": loss.data, "nll_loss": plain.data, **counts, "sample_size": size}

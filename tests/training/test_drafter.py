@@ -28,8 +28,17 @@ from specdec_plugins.formats.models import read_model
 from specdec_plugins.training import drafter as loop
 from specdec_plugins.training import networks
 from specdec_plugins.training.drafter import Encoded, Plan, Training
-from specdec_plugins.training.objective import Objective, ProjectedLoss, cut_blocks, draw_starts
+from specdec_plugins.training.objective import (
+    LIKELY,
+    Likely,
+    Objective,
+    ProjectedLoss,
+    Teacher,
+    cut_blocks,
+    draw_starts,
+)
 from tests.bundles import BUNDLED, ROOT, WITHOUT_FAIRSEQ
+from tests.decoding.networks.toys import full_logits, transformer
 from tests.formats.pretrained.measured import memory
 from tests.refusals import refused
 
@@ -74,12 +83,37 @@ SOURCES = torch.tensor([[5, 6, 7, 2, 1], [8, 9, 3, 5, 2], [4, 2, 1, 1, 1]])
 STARTS = torch.tensor([[0, 1, 3, 5], [0, 1, 2, 0], [3, 0, 1, 2]])
 
 
-def test_the_loss_is_the_one_that_drafters_were_trained_with_before() -> None:
-    """The value is that of fairseq's modules and criterion with these weights and blocks."""
+def test_the_loss_is_half_of_the_targets_and_half_of_what_is_likely() -> None:
+    """The value for the targets is that of fairseq's modules with these weights and blocks."""
     objective = Objective(fresh())
-    encoded = objective.network.encoder(SOURCES)
-    loss = objective(SOURCES, encoded, cut_blocks(TARGETS, STARTS, 3, MASK, PAD, EOS))
-    assert loss.item() == pytest.approx(4.579827, abs=1e-5)
+    encoded, given = objective.network.encoder(SOURCES), (STARTS, 3, MASK, PAD, EOS)
+    chance = torch.Generator().manual_seed(3)
+    others = torch.randint(4, NUM_TYPES, TARGETS.shape, generator=chance)
+
+    def loss(types: Tensor, targets: Tensor = TARGETS) -> float:
+        """Where the second of two tokens has no chance."""
+        likely = Likely(torch.stack([types, others], -1), torch.tensor([1.0, 0]).expand(3, 7, 2))
+        blocks = cut_blocks(TARGETS, *given)._replace(answers=cut_blocks(targets, *given).answers)
+        return float(objective(SOURCES, encoded, blocks, likely))
+
+    assert loss(TARGETS) == pytest.approx(4.554405, abs=1e-5)
+    ends = torch.where(TARGETS == PAD, PAD, others)
+    assert loss(others) == pytest.approx((loss(TARGETS) + loss(others, ends)) / 2, abs=1e-5)
+
+
+def test_what_is_likely_is_what_the_verifier_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec_plugins.training.objective._ROWS", {"cpu": 4})
+    monkeypatch.setattr("specdec_plugins.training.objective._LOGITS", {"cpu": 0})
+    network = transformer().eval()
+    states, padding_mask = network.encoder(SOURCES)
+    types, chances = Teacher(network, EOS)((states, padding_mask), TARGETS)
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        source, target = source[source != PAD], target[target != PAD]
+        before = torch.cat([torch.tensor([EOS]), target[:-1]])[None]
+        wanted = full_logits(network, source[None], before)[0].softmax(-1).topk(LIKELY)
+        shares = wanted.values / wanted.values.sum(-1, keepdim=True)
+        torch.testing.assert_close(chances[row, : len(target)].double(), shares.double())
+        assert torch.equal(types[row, : len(target)], wanted.indices)
 
 
 def test_blocks_share_a_prefix_as_the_example_says() -> None:
@@ -137,11 +171,13 @@ def test_the_projected_loss_is_that_of_all_logits(
     monkeypatch.setattr("specdec_plugins.training.objective._LOGITS", {"cpu": 3 * 11})
     chance = torch.Generator().manual_seed(0)
     states, weight = (torch.randn(n, 5, generator=chance).double() for n in (8, 11))
-    targets = torch.randint(11, (8,), generator=chance)
+    targets = torch.randint(11, (8, 3), generator=chance)
+    chances = torch.rand(8, 3, generator=chance).double().softmax(1)
+    spread = torch.zeros(8, 11).double().scatter_add_(1, targets, chances)
     pairs: list[tuple[Tensor, Tensor | None, Tensor]] = []
     for compute in (
-        lambda x, w: ProjectedLoss.apply(x, w, targets, 0.1 / 11)[0] / 8,
-        lambda x, w: F.cross_entropy(x @ w.T, targets, label_smoothing=0.1),
+        lambda x, w: ProjectedLoss.apply(x, w, targets, chances, 0.1 / 11)[0] / 8,
+        lambda x, w: F.cross_entropy(x @ w.T, spread, label_smoothing=0.1),
     ):
         x, w = states.clone().requires_grad_(), weight.clone().requires_grad_(not frozen)
         loss = compute(x, w)
