@@ -143,10 +143,7 @@ class Training:
         self.data = DataBin.find(plan.data, "train")
         self.pairs = Pairs(self.data, plan.seed, plan.rows)
         require(len(self.pairs.targets) > 0, f"{plan.data}: there is no sentence to train on")
-        network = self.verifier.network(self.dtype if on_gpu else torch.float32, self.device)
-        assert isinstance(network, Transformer)
-        if not on_gpu:  # the kernels read a sentence alike beside any others, so runs can repeat
-            network = with_fast_products(network)
+        network = self._network(on_gpu)
         self._teacher = Teacher(network, plan.start_token)
         drafter.encoder.to(self.dtype)  # and with it a table of tokens that is shared
         self.drafter = drafter.to(self.device)
@@ -169,6 +166,13 @@ class Training:
         self._objective: nn.Module = (
             nn.parallel.DistributedDataParallel(objective) if wrapped else objective
         )
+
+    def _network(self, on_gpu: bool) -> Transformer:
+        """The verifier's."""
+        network = self.verifier.network(self.dtype if on_gpu else torch.float32, self.device)
+        assert isinstance(network, Transformer)
+        # The kernels read a sentence alike beside any others, so runs can repeat.
+        return network if on_gpu else with_fast_products(network)
 
     @cached_property
     def curve(self) -> Log:
