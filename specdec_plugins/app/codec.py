@@ -20,8 +20,9 @@ _SUBWORD_NMT = ("subword_nmt", "@@ ", "@@")
 _MOST_UNKNOWN = 0.1  # largest share of unknown pieces in a text
 _SAMPLED = 300  # lines checked for unknown pieces
 _WORD = re.compile(r"\S+")
+_PART = re.compile(r"(?:[^\W\d_][\u0300-\u036f]*)+|.")  # of a word: letters, or something else
 _JOINED = ("Mn", "Me", "Cf", "Sk")  # categories of characters that change the one before them
-_MOST_CHARACTERS = 100_000  # remembered
+_MOST_PARTS = 100_000  # remembered
 
 
 def join_subwords(tokens: str, symbol: str | None) -> str:
@@ -67,7 +68,7 @@ class Codec:
         self._target = target
         self._text = text
         self._remove_bpe = remove_bpe
-        self._spells_character = lru_cache(_MOST_CHARACTERS)(self._spells)
+        self._spells_part = lru_cache(_MOST_PARTS)(self._spells)
         sides = [(side.language,) if side.language else () for side in (source, target)]
         self.languages = Languages("this model", sides[0], sides[1])
 
@@ -130,18 +131,18 @@ class Codec:
     @cached_property
     def unread(self) -> frozenset[int]:
         """Source tokens that the model does not know, or so little that they are copied."""
-        return self._source.rare_signs | {self.unk}
+        return self._source.rare | {self.unk}
 
     def unknown(self, text: str) -> list[tuple[int, int]]:
-        """Begin and end of each run of characters that the vocabulary cannot spell, in order."""
+        """Begin and end of what the vocabulary cannot spell, in order: whole words, signs alone."""
         runs = list[tuple[int, int]]()
         for word in _WORD.finditer(text):
             begin, end = word.span()
             if self._spells(word[0]):
                 continue
-            bad = [at for at in range(begin, end) if not self._spells_character(text[at])]
-            for at in bad or [begin]:
-                stop = at + 1 if bad else end
+            parts = (part.span() for part in _PART.finditer(text, begin, end))
+            bad = [(at, stop) for at, stop in parts if not self._spells_part(text[at:stop])]
+            for at, stop in bad or [(begin, end)]:
                 while stop < end and unicodedata.category(text[stop]) in _JOINED:
                     stop += 1
                 if runs and runs[-1][1] >= at:

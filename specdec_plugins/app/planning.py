@@ -159,10 +159,12 @@ class How:
             read, fault = Reading([codec.unk]), str(error)
         if codec.unread.isdisjoint(read.ids):
             return read
-        lacking = codec.unknown(text)
+        has_unknown, lacking = codec.unk in read.ids, codec.unknown(text)
         read = self._masked(text, united(spans, lacking))
         has_letters = any(one.isalpha() for place in lacking for one in text[slice(*place)])
-        if has_letters and len(read.ids) <= codec.num_framing:  # other signs need no translation
+        if (
+            has_unknown and has_letters and len(read.ids) <= codec.num_framing
+        ):  # other signs need no translation
             shown = text[slice(*lacking[0])][:_SHOWN]
             raise UnreadableError(fault or f"the model has no letters for {shown!r} and the like.")
         return read

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from specdec_plugins.errors import UserError, read_text, require
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3 of every dictionary; not in the file
 _OVERWRITE = "#fairseq:overwrite"
 _FEW = 1000  # times that a sign was in the training text, and too few to learn it
+_SHARE = 1e-5  # of all tokens of that text, which is too few to learn a letter
+# Letters with accents and the like: in few words of a language that is written without them.
+_LATIN = re.compile("[\u00a1-\u00ac\u00ae-\u024f\u1e00-\u1eff\u2020-\u2038]")
 Languages = tuple[str | None, str | None]  # source, target
 
 
@@ -35,7 +39,7 @@ class Dictionary:
         """
         self.language = language
         self.start = start
-        self.rare_signs = frozenset[int]()  # ids of signs, such as an arrow, that were hardly seen
+        self.rare = frozenset[int]()  # ids of characters, such as an arrow, that were hardly seen
         self.symbols = [*_SPECIAL, *symbols]
         self._ids = {symbol: index for index, symbol in enumerate(self.symbols)}
 
@@ -45,7 +49,7 @@ class Dictionary:
 
         Raises UserError with file and line where the file is missing, not UTF-8, or malformed.
         """
-        seen, symbols, rare = set(_SPECIAL), list[str](), set[str]()
+        seen, symbols, counts = set(_SPECIAL), list[str](), dict[str, int]()
         text = read_text(path, "the dictionary", "give the folder that fairseq-preprocess wrote")
         for number, line in enumerate(io.StringIO(text), start=1):
             fields = line.rstrip().rsplit(" ", 1)
@@ -66,10 +70,11 @@ class Dictionary:
                 )
             seen.add(symbol)
             symbols.append(symbol)
-            if int(fields[1]) < _FEW and _is_sign(symbol):
-                rare.add(symbol)
-        read = cls(symbols, language)
-        read.rare_signs = frozenset(map(read.index, rare))
+            counts[symbol] = int(fields[1])
+        read, total = cls(symbols, language), sum(counts.values())
+        read.rare = frozenset(
+            read.index(symbol) for symbol, count in counts.items() if count < _enough(symbol, total)
+        )
         return read
 
     def __len__(self) -> int:
@@ -108,11 +113,18 @@ class Dictionary:
         return [other.index(symbol) for symbol in self.symbols]
 
 
-def _is_sign(symbol: str) -> bool:
-    """Whether a symbol, of BPE or not, is one sign that is no letter, number or ASCII."""
-    bare = symbol.removesuffix("@@")
-    is_one = len(bare) == 1 and not bare.isascii()
-    return is_one and unicodedata.category(bare) in ("Sc", "Sm", "So")
+def _enough(symbol: str, total: int) -> float:
+    """How often a model must have seen a symbol, of BPE or not, among so many to know it.
+
+    0 unless it is one character, and neither ASCII nor of a script that a translation does not
+    copy.
+    """
+    character = symbol.removesuffix("@@")
+    if len(character) != 1 or character.isascii():
+        return 0
+    if unicodedata.category(character) in ("Sc", "Sm", "So"):
+        return _FEW
+    return total * _SHARE if _LATIN.match(character) else 0
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,19 @@ def test_signs_that_the_text_of_a_training_hardly_had_are_copied() -> None:
     assert "Microsoft™ Word" in str(model.translate(lines[1]))
 
 
+def test_words_with_letters_that_the_text_of_a_training_hardly_had_are_copied() -> None:
+    model = loaded(str(BUNDLED))
+    words = ("Søren", "Åse", "Łukasz", "Erdoğan", "São", "Tromsø", "50 m²", "½", "§5")
+    for word in words:
+        line = f"I read about {word} yesterday."
+        assert word in str(model.translate(line)), word
+        assert word in [*model.stream(line)][-1]
+    alone = model.translate("Søren")  # there is nothing to translate, and that is no fault
+    assert (str(alone), alone.fault) == ("Søren", "")
+    # Letters that the model knows from German words are read as they are.
+    assert "Café" in str(model.translate("The café is open."))
+
+
 def test_capitals_are_translated() -> None:
     model = loaded(str(BUNDLED))
     quiet = ["The cat sleeps on the table.", "Open {name} and read the text."]

@@ -60,6 +60,25 @@ def test_the_digest_is_of_symbols_and_their_order(tmp_path: Path) -> None:
     assert (digests[0] == digests[1], digests[0] == digests[2]) == (True, False)
 
 
+def test_characters_that_were_hardly_seen_are_known(tmp_path: Path) -> None:
+    lines = [
+        "the 4000000",
+        "ø 39",
+        "ø@@ 41",
+        "² 1",
+        "§ 40",
+        "→ 999",
+        "× 1000",
+        "ы@@ 2",
+        "q 1",
+        "æs 1",
+    ]
+    read = Dictionary.load(write(tmp_path, "".join(f"{line}\n" for line in lines)))
+    # Letters that fewer than ten tokens of a million have, and signs that were there a few times;
+    # letters of other scripts, ASCII and longer pieces may be read.
+    assert {read.symbols[i] for i in read.rare} == {"ø", "²", "§", "→"}
+
+
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     refused("nowhere.txt: the dictionary cannot be read", Dictionary.load, tmp_path / "nowhere.txt")
     path = tmp_path / "dict.txt"
