@@ -27,6 +27,7 @@ SPANS = {
     "Edit /etc/hosts or ~/.config/x.ini.": "/etc/hosts | ~/.config/x.ini",
     "Edit C:\\Windows\\win.ini.": "C:\\Windows\\win.ini",
     "`--max rows`, --max-rows=5 or os.path.join().": "`--max rows` | --max-rows=5 | os.path.join()",
+    "Thanks :-) I <3 it (he said ;) and a :/ b: (c)": ":-) | <3 | ;) | :/",
     "@anna wrote :smile: about #42, my_var and a.txt": "@anna | :smile: | #42 | my_var | a.txt",
     "%PATH%, $HOME and $row['id']": "%PATH% | $HOME | $row['id']",
     "## Do **not** call __init__": "## | ** | ** | __init__",
