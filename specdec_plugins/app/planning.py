@@ -160,6 +160,8 @@ class How:
         if codec.unread.isdisjoint(read.ids):
             return read
         has_unknown, lacking = codec.unk in read.ids, codec.unknown(text)
+        if (terms := self.glossary) is not None:  # which says what becomes of them
+            lacking = [place for place in lacking if not terms.targets(text[slice(*place)])]
         read = self._masked(text, united(spans, lacking))
         has_letters = any(one.isalpha() for place in lacking for one in text[slice(*place)])
         if (

@@ -107,7 +107,10 @@ def test_words_with_letters_that_the_text_of_a_training_hardly_had_are_copied() 
         assert word in [*model.stream(line)][-1]
     alone = model.translate("Søren")  # there is nothing to translate, and that is no fault
     assert (str(alone), alone.fault) == ("Søren", "")
-    # Letters that the model knows from German words are read as they are.
+    terms = {"façade": "Fassade", "你好": "Hallo"}
+    said = model.translate("The façade of the 你好 café.", beam=3, glossary=terms)
+    assert all(term in str(said) for term in terms.values())
+    # Letters that the model knows from other words are read as they are.
     assert "Café" in str(model.translate("The café is open."))
 
 
