@@ -11,7 +11,8 @@ from specdec_plugins.formats.pretrained.languages import plain
 
 Split = Callable[[str], Sequence[str]]
 
-_LINE = re.compile(r"[^\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+_END = r"\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029"
+_LINE = re.compile(rf"(?:<[A-Za-z/!][^<>\r\n]{{0,2000}}>|[^{_END}])+")  # a tab may be in a tag
 _WHOLE_LINE = re.compile(r"[^\n]+")
 _SPACE = re.compile(r"\s")
 _WINDOW = 5000  # characters
@@ -80,8 +81,8 @@ def in_small_letters(text: str, language: str | None) -> str:
 def segment(text: str, split: Split) -> list[str]:
     """The text as gap, sentence, gap, ..., sentence, gap.
 
-    Split at line ends, and each line with `split`; `whole_lines` end at newlines alone, as those
-    of files do. Gaps are line ends and spaces, or empty; sentences have no white space at either
+    Split at line ends and tabs, and each part with `split`; `whole_lines` end at newlines alone,
+    as those of files do. Gaps are white space, or empty; sentences have no white space at either
     end.
     """
     parts, end = list[str](), 0

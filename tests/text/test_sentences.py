@@ -32,6 +32,9 @@ ENGLISH = sentence_splitter("en")
         ("Dr. Smith came. He left.", ENGLISH, ["Dr. Smith came.", "He left."]),
         ("a line\nanother\r\n\r\nthird", ENGLISH, ["a line", "another", "third"]),
         ("Is it?\tYes!  No.", ENGLISH, ["Is it?", "Yes!", "No."]),
+        ("Name\tthe age\t\t5", ENGLISH, ["Name", "the age", "5"]),
+        ("<b\tid=1>an age</b> < 5\t> 4", ENGLISH, ["<b\tid=1>an age</b> < 5", "> 4"]),
+        ("Name\tage", whole_lines, ["Name\tage"]),
         ("Is\u00a0it? J.\u00a0Smith came.", ENGLISH, ["Is\u00a0it?", "J.\u00a0Smith came."]),
         # A language that is unknown is split as English.
         ("He came. She left.", sentence_splitter("xx"), ["He came.", "She left."]),
