@@ -23,6 +23,8 @@ _WORD = re.compile(r"\S+")
 _PART = re.compile(r"(?:[^\W\d_][\u0300-\u036f]*)+|.")  # of a word: letters, or something else
 _JOINED = ("Mn", "Me", "Cf", "Sk")  # categories of characters that change the one before them
 _MOST_PARTS = 100_000  # remembered
+# Ligatures as PDF files have them, and letters and digits that are wide, bold and the like.
+_FORMS = re.compile("[\ufb00-\ufb06\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\U0001d400-\U0001d7ff]+")
 
 
 def join_subwords(tokens: str, symbol: str | None) -> str:
@@ -39,8 +41,11 @@ def join_subwords(tokens: str, symbol: str | None) -> str:
 
 
 def composed(text: str) -> str:
-    """The text with letters and their accents in one (Unicode's NFC), as vocabularies have them."""
-    return unicodedata.normalize("NFC", text)
+    """The text as vocabularies have it: letters and their accents in one (Unicode's NFC), and
+    forms of letters as the letters themselves (NFKC).
+    """
+    plain = _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
+    return unicodedata.normalize("NFC", plain)
 
 
 def _bpe_mark(symbol: str) -> str:

@@ -135,9 +135,18 @@ def test_numbers_with_units_are_kept_where_that_is_asked_for(model: SpeculativeT
     assert done != plain
 
 
-def test_accents_of_their_own_are_read_as_those_of_letters(model: SpeculativeTranslator) -> None:
-    whole, apart = (f"The caf{e} with %s is open. ☃" for e in ("\u00e9", "e\u0301"))
-    assert whole != apart
+@pytest.mark.parametrize(
+    ("letters", "forms"),
+    [
+        ("caf\u00e9", "cafe\u0301"),
+        ("first office", "\ufb01rst o\ufb03ce"),
+        ("red", "\uff52\U0001d41ed"),
+    ],
+)
+def test_forms_of_letters_are_read_as_letters(
+    letters: str, forms: str, model: SpeculativeTranslator
+) -> None:
+    whole, apart = (f"The {one} with %s is open. ☃" for one in (letters, forms))
     assert model.translate(apart).text == model.translate(whole).text
 
 
