@@ -16,8 +16,12 @@ _LINE = re.compile(rf"(?:<[A-Za-z/!][^<>\r\n]{{0,2000}}>|[^{_END}])+")  # a tab 
 _WHOLE_LINE = re.compile(r"[^\n]+")
 _SPACE = re.compile(r"\s")
 _WINDOW = 5000  # characters
-# What ends as a sentence and is none: "1." or "a)" before an item, and "Signal." of Signal.Id.
-_GOES_ON = re.compile(r"\s*(?:\d{1,3}|[A-Za-z])[.)]\s*|.*[!-~]", re.DOTALL)
+# What ends as a sentence and is none: "1." or "a)" before an item, "Signal." of Signal.Id, and
+# abbreviations that the package does not know everywhere.
+_SHORT = "approx|incl|excl|Dr|Mr|Mrs|Ms|Prof|St"
+_GOES_ON = re.compile(
+    rf"\s*(?:\d{{1,3}}|[A-Za-z])[.)]\s*|.*(?:[!-~]|\b(?:{_SHORT})\.\s*)", re.DOTALL
+)
 # A letter of its own beside a sign, as in "A/B" and "C++"; in English each but "a".
 _LETTER = r"(\A.|(?<![^\W_])(?:[^\W\d_](?=[/&+#-])|(?<=[/&+#-])[^\W\d_]%s)(?![^\W_]))"
 _LETTERS, _ENGLISH = (re.compile(_LETTER % more) for more in ("", r"|(?<!['’])(?:[B-Z]|A(?!\s))"))

@@ -30,6 +30,7 @@ ENGLISH = sentence_splitter("en")
         ("One sentence.", ENGLISH, ["One sentence."]),
         ("He came.  She left. ", ENGLISH, ["He came.", "She left."]),
         ("Dr. Smith came. He left.", ENGLISH, ["Dr. Smith came.", "He left."]),
+        ("It costs approx. 5. See Dr. Who.", ENGLISH, ["It costs approx. 5.", "See Dr. Who."]),
         ("a line\nanother\r\n\r\nthird", ENGLISH, ["a line", "another", "third"]),
         ("Is it?\tYes!  No.", ENGLISH, ["Is it?", "Yes!", "No."]),
         ("Name\tthe age\t\t5", ENGLISH, ["Name", "the age", "5"]),
