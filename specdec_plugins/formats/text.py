@@ -18,6 +18,7 @@ from typing import Any, Literal
 from specdec_plugins.errors import UserError, imported, read_text, require
 from specdec_plugins.formats.pretrained.languages import plain
 from specdec_plugins.formats.spacing import spaced_like
+from specdec_plugins.formats.typography import typeset_like
 
 BPE_SEPARATOR = "@@"
 
@@ -236,13 +237,14 @@ class TextPipeline:
     def decode(self, tokens: str, source: str = "") -> str:
         """Join and detokenise space-separated target tokens to the line that a user reads.
 
-        source: what they translate, if known, whose signs are spaced as theirs are to be.
+        source: what they translate, if known, whose signs are as theirs are to be.
         """
         words = self.join(tokens)
         if self._detokenizer is None:
             return words
         line = str(self._detokenizer.detokenize(words.split(), return_str=True))
-        return spaced_like(source, _APART.sub(":", line))
+        line = spaced_like(source, _APART.sub(":", line))
+        return typeset_like(source, line, self._languages["target"])
 
     def tokenize(self, line: str, side: Literal["source", "target"]) -> str:
         """Space-separated words of one raw line, before BPE."""
