@@ -17,6 +17,7 @@ from specdec_plugins.text.spans import TAG, VOID, Masked, nests
 
 _RUN = re.compile(r"\*|([*_~=])\1+")
 _QUOTE = re.compile('["„“”«»]')
+_TYPED = str.maketrans("“”„«»’–—", '"""""\'--')
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces between words.
 _DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_DENSE}]|[^\W{_DENSE}]+(?:['’][^\W{_DENSE}]+)*|[^\w\s]")
@@ -184,7 +185,8 @@ def _names(span: str, before: str, after: str, opened: Sequence[str]) -> Iterato
 
 
 def _words(text: str) -> list[str]:
-    return [word[0].lower() for word in _WORD.finditer(text)]
+    """In small letters, and with the marks of a typewriter: which one opens may differ."""
+    return [word[0].lower().translate(_TYPED) for word in _WORD.finditer(text)]
 
 
 class _Places:

@@ -69,6 +69,13 @@ def symbols(text: str, translation: str) -> str:
             "Jetzt Speichern drücken.",
             "Jetzt <b>Speichern</b> drücken.",
         ),
+        # Another quotation mark opens in one, as a mark before it is missing.
+        (
+            "Click “<b>Save</b>” now.",
+            "Klick “[0]Save[1]„ jetzt.",
+            "Klick „Speichern“ jetzt.",
+            "Klick „<b>Speichern</b>“ jetzt.",
+        ),
         # The same word elsewhere
         (
             "Please **do not** close it.",
