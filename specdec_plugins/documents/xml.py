@@ -43,23 +43,18 @@ class Node:
     def named(self, *names: str) -> list[Node]:
         return [child for child in self.children if child.name in names]
 
-    def walk(self) -> Iterator[Node]:
-        """It and all in it, in their order."""
+    def walk(self, *closed: str) -> Iterator[Node]:
+        """It and all in it, in their order, without what is in elements of these names."""
         left = [self]
         while left:
             node = left.pop()
             yield node
-            left += reversed(node.children)
+            if node.name not in closed:
+                left += reversed(node.children)
 
     def find(self, *names: str) -> Iterator[Node]:
         """The elements of these names in it, but none that is within another one of them."""
-        left = [self]
-        while left:
-            node = left.pop()
-            if node.name in names:
-                yield node
-            else:
-                left += reversed(node.children)
+        return (node for node in self.walk(*names) if node.name in names)
 
     @property
     def said(self) -> str:
