@@ -36,21 +36,18 @@ class TextPlan(Plan[BatchRow]):
         self.seed = seed
         self.size = size
 
-    def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan:
-        """The same texts, to be decoded in another way; each sentence has a seed of its own."""
-        seeds = ((seed + number * NEXT_SEED) % SEEDS for number in count())
+    def decoded_with(self, params: DecodeParams) -> TextPlan:
+        """The same texts, to be decoded in another way, before they were."""
 
         def again(part: Part[BatchRow]) -> Part[BatchRow]:
             request, how = part.request, replace(part.how, params=params)
             if request is not None:
-                # The first sentence has the request's seed.
-                before = request.params
-                own = replace(params, max_len=before.max_len, ends_loops=before.ends_loops)
-                request = replace(request, params=replace(own, seed=next(seeds)))
-            return replace(part, how=how, request=request, result=None, said=None)
+                own = {n: getattr(request.params, n) for n in ("max_len", "ends_loops", "seed")}
+                request = replace(request, params=replace(params, **own))
+            return replace(part, how=how, request=request)
 
         texts = (Text([*map(again, text.parts)], text.end) for text in self.texts)
-        return TextPlan(texts, seed, self.size)
+        return TextPlan(texts, self.seed, self.size)
 
 
 def make_plan(
@@ -58,8 +55,8 @@ def make_plan(
     options: Parameters,
     model: ServedModel,
     settings: ServerSettings,
-    take: Callable[[int], None] = lambda num: None,
-    copies: int = 1,
+    take: Callable[[int], None],
+    copies: int,
 ) -> TextPlan:
     """copies: how often each sentence will be decoded at once. take: is told how many sentences
     that are, before the longer part of the work, and may raise ServiceError.
@@ -82,8 +79,8 @@ def make_plan(
             f"parts{fewer}.",
         )
     take(num)
-    names, before = (f"sentence {number}" for number in count(1)), [0]
-    before += accumulate(len(one) // 2 for one in sentences)
+    names = (f"sentence {number}" for number in count(1))
+    before = accumulate((len(one) // 2 for one in sentences), initial=0)
     prepared: Iterator[Text[BatchRow]] = (
         how.opened(one, names, seed + number * NEXT_SEED)
         for one, number in zip(sentences, before, strict=False)

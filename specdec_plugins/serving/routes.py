@@ -21,10 +21,9 @@ from specdec_plugins.documents import FORMATS, read
 from specdec_plugins.documents.pages import read_html
 from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import documents, schemas, stream
-from specdec_plugins.serving.documents import Pair
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.planning import most_tokens
-from specdec_plugins.serving.schemas import M
+from specdec_plugins.serving.schemas import M, Parameters
 from specdec_plugins.serving.service import Service, Subscription
 from specdec_plugins.text.detection import Guess
 
@@ -113,71 +112,65 @@ async def post_translate(request: Request) -> Response:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
     service, body = await _read(request, schemas.TranslateRequest)
     _check_key(request, service, body.api_key)
-    limit = service.settings.max_alternatives
-    if body.alternatives > limit:
-        message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
+    num, limit = body.alternatives, service.settings.max_alternatives
+    if num > limit:
+        message = f"{num} alternatives exceed this server's limit of {limit}."
         raise ServiceError(413, message)
-    is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
     async with service.until(service.deadline(), request.receive):
         source, guesses = await service.source_of(body.source, texts)
-        pages = _pages if body.format == "html" else _texts
-        answer = await pages(service, texts, (source, body.target), body)
+        options = Parameters(
+            source_lang=source, target_lang=body.target, glossary=body.glossary, details=body.scores
+        )
+        translated = _pages if body.format == "html" else _texts
+        answer = await translated(service, texts, options, num)
     answer.detectedLanguage = [_detected(guesses[0])] * len(texts) if guesses else None
-    for name in (*_OF_EACH, "detectedLanguage"):
-        value = getattr(answer, name)
-        setattr(answer, name, value[0] if is_one and value else value)
+    if isinstance(body.q, str):
+        for name in schemas.TranslateResponse.model_fields.keys() - {"note"}:
+            value = getattr(answer, name)
+            setattr(answer, name, value and value[0])
     return _json(answer)
 
 
-# Fields of the answer that are lists if the question is one.
-_OF_EACH = ("translatedText", "alternatives", "truncated", "unreadable", "scores")
-
-
-def _asked(body: schemas.TranslateRequest) -> tuple[int, dict[str, str] | None, bool]:
-    """What `Service.translate` takes beside texts and languages."""
-    return body.alternatives, body.glossary, body.scores
-
-
 async def _texts(
-    service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
+    service: Service, texts: list[str], options: Parameters, num: int
 ) -> schemas.TranslateResponse:
-    best, others = await service.translate(texts, languages, *_asked(body))
-    return _translated(service, body, best, [one.text for one in best], others)
+    best, others = await service.translate(texts, options, num)
+    return _translated(best, [one.text for one in best], others, options, num)
 
 
 async def _pages(
-    service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
+    service: Service, texts: list[str], options: Parameters, num: int
 ) -> schemas.TranslateResponse:
     """HTML, whose attributes stay as they are."""
-    done, asked = list[documents.Translation](), _asked(body)
+    done = list[documents.Translation]()
     for text in texts:
         job = await documents.job_of(partial(read_html, attributes=False), text.encode("utf-8-sig"))
-        done.append(await documents.translate_document(service, job, languages, *asked))
+        done.append(await documents.translate_document(service, job, options, num))
+    pages = [one.data.decode("utf-8-sig") for one in done]
     others = [[other.decode("utf-8-sig") for other in one.others] for one in done]
-    answer = _translated(
-        service, body, done, [one.data.decode("utf-8-sig") for one in done], others
-    )
+    answer = _translated(done, pages, others, options, num)
     answer.note = next((one.note for one in done if one.note), answer.note)
     return answer
 
 
 def _translated(
-    service: Service,
-    body: schemas.TranslateRequest,
     done: Sequence[Translated | documents.Translation],
     texts: list[str],
     others: list[list[str]],
+    options: Parameters,
+    num: int,
 ) -> schemas.TranslateResponse:
-    """texts: the translations; others: the alternatives of each."""
+    """texts: the translations; others: the alternatives of each, of which `num` were asked for."""
     scores = [[schemas.SentenceScore.with_tokens(s) for s in one.scores] for one in done]
+    told = f"Some texts have fewer than {num} alternatives, because a search finds no others."
     return schemas.TranslateResponse(
         translatedText=texts,
-        alternatives=others if body.alternatives else None,
+        alternatives=others if num else None,
         truncated=[one.is_cut for one in done],
         unreadable=[one.fault or None for one in done],
-        scores=scores if body.scores else None,
-        note=service.note_on(others, body.alternatives),
+        scores=scores if options.details else None,
+        note=told if any(len(found) < num for found in others) else None,
     )
 
 
@@ -214,7 +207,8 @@ async def post_translate_file(request: Request) -> Response:
     async with service.until(service.deadline(), request.receive):
         job = await documents.job_of(partial(read, name), data)
         source, _ = await service.source_of(body.source, job.texts)
-        done = await documents.translate_document(service, job, (source, body.target))
+        options = Parameters(source_lang=source, target_lang=body.target)
+        done = await documents.translate_document(service, job, options)
     kept = await asyncio.to_thread(documents.keep, name, done.data)
     address = f"{request.base_url}download_file/{quote(kept)}"
     return _json(schemas.FileResponse(translatedFileUrl=address, note=done.note))
