@@ -11,7 +11,6 @@ from specdec_plugins.documents.base import (
     Document,
     Edit,
     State,
-    Text,
     Unit,
     decoded,
     edited,
@@ -269,39 +268,27 @@ def read_properties(data: bytes) -> Document:
 
 # Apple
 
-_STRINGS = re.compile(
-    rf"/\*.*?\*/|//[^\n]*|(?P<string>{_STRING})|(?P<word>[\w.$-]+)|(?P<mark>[=;])|\s+", re.DOTALL
+_SKIPPED = r"(?>/\*.*?\*/|//[^\n]*|\s+)*+"
+_WORD = r"[\w.$-]+"
+_ENTRY = re.compile(  # without a key, the text is its own
+    rf"{_SKIPPED}(?:(?:{_STRING}|{_WORD}){_SKIPPED}={_SKIPPED})?"
+    rf"(?:(?P<value>{_STRING})|{_WORD}){_SKIPPED};",
+    re.DOTALL,
 )
 
 
 def read_strings(data: bytes) -> Document:
     """Raises UserError for what is no table of strings."""
-    text, units, line, at = decoded(data), list[Unit](), list[re.Match[str]](), 0
-    while at < len(text.text):
-        token = _STRINGS.match(text.text, at)
-        if token is None:
-            raise _no_strings(text, at)
-        at = token.end()
-        line += [token] if token.lastgroup else []
-        if token["mark"] == ";":
-            values = [one for one in line if not one["mark"]]
-            kinds = [one["mark"] or "" for one in line]
-            if kinds not in (["", "=", "", ";"], ["", ";"]):
-                raise _no_strings(text, line[0].start())
-            if values[-1]["string"]:
-                units += _apple_unit(values[-1])
-            line = []
-    if line:
-        raise _no_strings(text, line[0].start())
+    text, units, at = decoded(data), list[Unit](), 0
+    while entry := _ENTRY.match(text.text, at):
+        at = entry.end()
+        said = unescaped((entry["value"] or "")[1:-1], _ESCAPES, "uU")
+        if has_letters(said):
+            begin, end = entry.span("value")
+            units.append(replacing(said, begin + 1, end - 1, _po_escaped))
+    if rest := re.sub(rf"\A{_SKIPPED}", "", text.text[at:], flags=re.DOTALL):
+        number = line_of(text.text, len(text.text) - len(rest))
+        raise UserError(
+            f'line {number}: expected "key" = "text"; as in a .strings file; correct it.'
+        )
     return Document.of(data, text, units)
-
-
-def _no_strings(text: Text, place: int) -> UserError:
-    number = line_of(text.text, place)
-    return UserError(f'line {number}: expected "key" = "text"; as in a .strings file; correct it.')
-
-
-def _apple_unit(value: re.Match[str]) -> list[Unit]:
-    said = unescaped(value[0][1:-1], _ESCAPES, "uU")
-    place = value.start() + 1, value.end() - 1
-    return [replacing(said, *place, _po_escaped)] if has_letters(said) else []
