@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import accumulate, count
 from typing import Any
 
-from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
 from specdec_plugins.app.planning import NEXT_SEED, How, Part, Plan, Text
 from specdec_plugins.decoding.engine import check_request
@@ -63,9 +62,7 @@ def make_plan(
 
     Raises UserError or ServiceError if a text or an option cannot be served.
     """
-    params = row_params(options, model, settings)
-    codec = model.codec.between(options.source_lang, options.target_lang)
-    how = _how(codec, params, options, model, settings)
+    how = _how(options, model, settings)
     sentences = list(_sentences(how, texts))
     seed = options.seed or 0
     if options.do_sample and options.seed is None:
@@ -98,18 +95,13 @@ def _sentences(how: How, texts: Sequence[str]) -> Iterator[list[str]]:
         yield found
 
 
-def _how(
-    codec: Codec,
-    params: DecodeParams,
-    options: Parameters,
-    model: ServedModel,
-    settings: ServerSettings,
-) -> How:
-    limit, asked = most_tokens(model, settings), options.max_new_tokens
-    own = model.settings
+def _how(options: Parameters, model: ServedModel, settings: ServerSettings) -> How:
+    """Raises UserError as `row_params`, or if the model lacks a language."""
+    limit, asked, own = most_tokens(model, settings), options.max_new_tokens, model.settings
+    codec = model.codec.between(options.source_lang, options.target_lang)
     return How(
         codec,
-        params,
+        row_params(options, model, settings),
         longest=model.limits.source,
         room=lambda num_source: own.max_len(num_source, limit) if asked is None else asked,
         is_bounded=asked is not None or own.is_bounded,
