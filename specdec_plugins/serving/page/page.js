@@ -7,7 +7,7 @@ const SLIDERS = ["block", "beta", "tau"];
 let info = null;
 let controller = null; // of the run under way
 
-class ServerError extends Error {}
+class PageError extends Error {} // whose message is for people
 
 function keyed(headers = {}) {
   return $("key").value ? { ...headers, Authorization: `Bearer ${$("key").value}` } : headers;
@@ -17,8 +17,7 @@ async function* events(parameters, signal) {
   const headers = keyed({ "Content-Type": "application/json" });
   const asked = { ...parameters, ...languagesAsked() };
   const body = JSON.stringify({ inputs: $("source").value, parameters: asked });
-  const response = await fetch("generate_stream", { method: "POST", headers, body, signal });
-  if (!response.ok) throw await failure(response);
+  const response = await answer("generate_stream", { method: "POST", headers, body, signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -28,18 +27,17 @@ async function* events(parameters, signal) {
     rest = blocks.pop();
     for (const block of blocks) {
       const event = JSON.parse(block.slice("data:".length));
-      if (event.error) throw new ServerError(event.error);
+      if (event.error) throw new PageError(event.error);
       yield event;
     }
   }
 }
 
-async function failure(response) {
-  try {
-    return new ServerError((await response.json()).error);
-  } catch {
-    return new ServerError(`The server answered with status ${response.status}.`);
-  }
+async function answer(address, how) {
+  const response = await fetch(address, how);
+  if (response.ok) return response;
+  const { error } = await response.json().catch(() => ({}));
+  throw new PageError(error ?? `The server answered with status ${response.status}.`);
 }
 
 // One of the two runs: its rounds, its bar, and its figures.
@@ -98,7 +96,7 @@ class Lane {
       seen.unshift(element("span", "number", `${round.index + 1}`));
       seen.push(element("span", "took", `${took.toFixed(0)} ms`));
     } else {
-      chips.append(...round.emitted.map(step));
+      chips.append(...round.emitted.map((piece) => chip(piece, "step")));
     }
     for (const part of seen) part.setAttribute("aria-hidden", "true");
     row.append(...seen, element("span", "sr", inWords(round)));
@@ -113,10 +111,6 @@ function speculative(round) {
     chip(piece, i < round.accepted ? "accepted" : "rejected"));
   if (round.own) chips.splice(round.accepted, 0, chip(round.emitted.at(-1), round.own));
   return chips;
-}
-
-function step(piece) {
-  return chip(piece, "step");
 }
 
 function chip(piece, kind) {
@@ -153,7 +147,7 @@ function scaleBars(lanes) {
   const longest = Math.max(...lanes.map((lane) => lane.end));
   for (const lane of lanes) {
     lane.bars.style.setProperty("--longest", longest);
-    const passes = `${count(lane.numRounds, "pass")}`.replace("passs", "passes");
+    const passes = lane.numRounds === 1 ? "1 pass" : `${lane.numRounds} passes`;
     lane.bars.setAttribute("aria-label", `${passes} in ${lane.end.toFixed(0)} milliseconds`);
   }
 }
@@ -185,33 +179,33 @@ async function run(name, parameters, lanes, signal) {
       if (event.unreadable) lane.lacks = `A sentence is copied: ${event.unreadable}`;
     }
   }
-  if (lane.text === null) throw new ServerError("The connection ended before the translation did.");
+  if (lane.text === null) throw new PageError("The connection ended before the translation did.");
   return lane;
 }
 
-async function translate() {
+// Runs a task, in place of the one under way.
+async function begin(task) {
   controller?.abort();
   const mine = new AbortController();
   controller = mine;
   reset();
-  if (!$("source").value.trim()) {
-    fail("Type a sentence first.");
-    $("source").focus();
-    return;
-  }
   busy(true);
   try {
-    await race(mine.signal);
+    await task(mine.signal);
   } catch (error) {
-    if (!mine.signal.aborted) {
-      fail(told(error));
-    }
+    if (controller !== mine) return;
+    $("file-done").textContent = "";
+    if (!mine.signal.aborted) fail(told(error));
   } finally {
     if (controller === mine) busy(false);
   }
 }
 
-async function race(signal) {
+async function translate(signal) {
+  if (!$("source").value.trim()) {
+    $("source").focus();
+    throw new PageError("Type a sentence first.");
+  }
   const lanes = [];
   drawText.shown = "";
   $("race").hidden = $("lanes").hidden = false;
@@ -255,39 +249,24 @@ function chosen() {
 }
 
 // A whole file goes up; its translation waits at an address.
-async function translateFile(file) {
-  controller?.abort();
-  const mine = new AbortController();
-  controller = mine;
-  const { signal } = mine;
-  reset();
-  busy(true);
+async function translateFile(file, signal) {
   $("file-done").textContent = `Translating ${file.name} …`;
   const asked = languagesAsked();
   const body = new FormData();
   body.append("source", asked.source_lang ?? info.source ?? "auto");
   body.append("target", asked.target_lang ?? info.target ?? "");
   body.append("file", file);
-  try {
-    const response = await fetch("translate_file", { method: "POST", headers: keyed(), body, signal });
-    if (!response.ok) throw await failure(response);
-    const { translatedFileUrl, note } = await response.json();
-    const link = element("a", "", `Save the translation of ${file.name}`);
-    // By its last part, as another server may stand before this one.
-    link.href = `download_file/${translatedFileUrl.split("/").at(-1)}`;
-    link.download = file.name;
-    $("file-done").replaceChildren(link, note ? ` ${note}` : "");
-  } catch (error) {
-    if (controller !== mine) return;
-    $("file-done").textContent = "";
-    if (!signal.aborted) fail(told(error));
-  }
-  if (controller === mine) busy(false);
-  $("file").value = "";
+  const response = await answer("translate_file", { method: "POST", headers: keyed(), body, signal });
+  const { translatedFileUrl, note } = await response.json();
+  const link = element("a", "", `Save the translation of ${file.name}`);
+  // By its last part, as another server may stand before this one.
+  link.href = `download_file/${translatedFileUrl.split("/").at(-1)}`;
+  link.download = file.name;
+  $("file-done").replaceChildren(link, note ? ` ${note}` : "");
 }
 
 function told(error) {
-  return error instanceof ServerError ? error.message : "The server cannot be reached; is it running?";
+  return error instanceof PageError ? error.message : "The server cannot be reached; is it running?";
 }
 
 function reset() {
@@ -320,9 +299,7 @@ function showSliders() {
 }
 
 async function start() {
-  const response = await fetch("info");
-  if (!response.ok) throw await failure(response);
-  info = await response.json();
+  info = await (await answer("info")).json();
   $("block").max = info.max_block_size ?? 25;
   $("block").value = info.block_size;
   $("beta").max = Math.max(10, info.beta);
@@ -377,7 +354,7 @@ function languageName(code) {
 
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (info) translate();
+  if (info) begin(translate);
 });
 $("source").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -395,11 +372,13 @@ for (const id of SLIDERS) {
   $(id).addEventListener("input", showSliders);
   // A new setting shows at once what it does, where there is something to compare with.
   $(id).addEventListener("change", () => {
-    if (controller) translate();
+    if (controller) begin(translate);
   });
 }
 $("file").addEventListener("change", () => {
-  if (info && $("file").files.length) translateFile($("file").files[0]);
+  const [file] = $("file").files;
+  if (info && file) begin((signal) => translateFile(file, signal));
+  $("file").value = "";
 });
 // Dropped anywhere: a browser would leave the page and show the file.
 for (const name of ["dragover", "dragleave", "drop"]) {
@@ -407,7 +386,8 @@ for (const name of ["dragover", "dragleave", "drop"]) {
     if (![...event.dataTransfer.types].includes("Files")) return;
     event.preventDefault();
     $("drop").classList.toggle("over", name === "dragover");
-    if (info && name === "drop") translateFile(event.dataTransfer.files[0]);
+    const [file] = event.dataTransfer.files;
+    if (info && name === "drop") begin((signal) => translateFile(file, signal));
   });
 }
 start().catch((error) => fail(told(error)));
