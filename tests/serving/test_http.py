@@ -362,12 +362,6 @@ def test_alternatives_are_cut_into_subwords_once_and_what_never_fits_is_not_to_b
         assert there.client.post("/translate", json=body).status_code == 200
 
 
-@pytest.mark.parametrize("route", ["/generate", "/generate_stream"])
-def test_a_language_that_is_not_served_has_one_status(server: Running, route: str) -> None:
-    body = {"inputs": "w1", "parameters": {"target_lang": "fr"}}
-    assert "'fr'" in check_error(server.client.post(route, json=body), 400)
-
-
 def test_the_root_is_generate_for_clients_that_know_only_an_address(server: Running) -> None:
     answer = server.client.post("/generate", json={"inputs": "w3"}).json()
     assert answer["generated_text"] == expected("w3")
@@ -439,7 +433,7 @@ def test_a_wish_that_cannot_be_is_named(server: Running, name: str, value: Any) 
         (422, b'{"inputs": "w1", "parameters": {"seed": 1' + b"0" * 30 + b"}}"),
         (422, b'{"inputs": "w1", "parameters": []}'),
         (422, b'{"inputs": "w1 \\u0000"}'),
-        (400, b'{"inputs": "w1 \\ud800"}'),
+        (400, b'{"inputs": "w1", "parameters": {"target_lang": "fr"}}'),
         (413, b'{"inputs": "' + b"w1 " * 200 + b'"}'),
         (413, b'{"inputs": "' + b"w1 " * 1000 + b'"}'),
     ],
@@ -456,7 +450,9 @@ def test_of_several_texts_the_bad_one_is_named(server: Running) -> None:
     assert answer.json()["error"].startswith("text 2: holds a NUL character")
 
 
-@pytest.mark.parametrize(("q", "place"), [(None, "q"), (["w1", None], "q.1"), ([["w1"]], "q.0")])
+@pytest.mark.parametrize(
+    ("q", "place"), [(None, "q"), (["w1", None], "q.1"), ([["w1"]], "q.0"), ([1], "q.0")]
+)
 def test_what_is_no_text_is_named(server: Running, q: Any, place: str) -> None:
     told = check_error(server.client.post("/translate", json={"q": q, **LANGUAGES}), 422)
     assert told == f"{place}: Input should be a valid string."
@@ -476,8 +472,6 @@ def test_an_oversize_body_is_answered_although_the_client_still_writes(server: R
         (422, {"alternatives": -1}),
         (413, {"alternatives": 6}),
         (413, {"q": ["w1"] * 4}),
-        (422, {"q": [1]}),
-        (422, {"q": None}),
         (422, {"hint": "t1"}),
         (422, {"glossary": {"w1 " * 70: "w2"}}),
     ],
@@ -555,7 +549,12 @@ def test_pages_of_others_cannot_send_requests_without_being_asked(server: Runnin
 
 
 def test_the_key_is_asked_for_before_the_body_is_looked_at() -> None:
-    with running(api_key="k", max_body=1000) as there:
+    with running(api_key="sécret", max_body=1000) as there:
+        assert there.client.get("/info").json()["needs_api_key"]
+        assert there.client.get("/health").status_code == 200
+        right = {"Authorization": "Bearer sécret".encode()}
+        asked = {"inputs": "w1"}
+        assert there.client.post("/generate", json=asked, headers=right).status_code == 200
         for content in (b"{", b"x" * 5_000, b'{"inputs": "w1"}'):
             for headers in ({}, {"Authorization": "Bearer other"}):
                 answer = there.client.post("/generate", content=content, headers=headers)
@@ -563,25 +562,11 @@ def test_the_key_is_asked_for_before_the_body_is_looked_at() -> None:
         wrong = {"Authorization": "Bearer other"}
         check_error(there.client.post("/translate", content=b"{", headers=wrong), 403)
         # Somebody else's credentials are no key; the body may have it.
-        body = {"q": "w1", **LANGUAGES, "api_key": "k"}
-        basic = {"Authorization": "Basic dTpw"}
-        assert there.client.post("/translate", json=body, headers=basic).status_code == 200
-        assert there.metric("specdec_request_failures_total", kind="forbidden") == 7
-
-
-def test_the_api_key() -> None:
-    body = {"q": "w1", **LANGUAGES}
-    with running(api_key="sécret") as there:
-        client = there.client
-        assert client.get("/info").json()["needs_api_key"]
-        for wrong in ({}, {"api_key": "other"}, {"api_key": None}):
-            check_error(client.post("/translate", json={**body, **wrong}), 403)
-        right = client.post("/translate", json={**body, "api_key": "sécret"})
-        assert right.json()["translatedText"] == expected("w1")
-        check_error(client.post("/generate", json={"inputs": "w1"}), 403)
-        headers = {"Authorization": "Bearer sécret".encode()}
-        assert client.post("/generate", json={"inputs": "w1"}, headers=headers).status_code == 200
-        assert client.get("/health").status_code == 200
+        body, basic = {"q": "w1", **LANGUAGES}, {"Authorization": "Basic dTpw"}
+        for given in ({}, {"api_key": "other"}, {"api_key": None}, {"api_key": "sécret"}):
+            answer = there.client.post("/translate", json={**body, **given}, headers=basic)
+            assert answer.status_code == (200 if "sécret" in given.values() else 403)
+        assert there.metric("specdec_request_failures_total", kind="forbidden") == 10
 
 
 def test_a_server_without_drafter_or_sampling_says_so() -> None:
