@@ -199,6 +199,11 @@ def unescaped(said: str, letters: Mapping[str, str], code: str = "u") -> str:
     return made.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def escaping(letters: Mapping[str, str]) -> dict[int, str]:
+    """For `str.translate`: backslashes before letters, in place of what these stand for."""
+    return {ord(char): f"\\{letter}" for letter, char in {**letters, "\\": "\\"}.items()}
+
+
 def has_letters(text: str) -> bool:
     return any(map(str.isalpha, text))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import partial
 from xml.parsers import expat
@@ -16,6 +16,7 @@ from specdec_plugins.documents.base import (
     Unit,
     Write,
     decoded,
+    escaping,
     is_other,
     unescaped,
 )
@@ -301,22 +302,23 @@ def qt(root: Node, text: str) -> Iterator[Unit]:
             for form in forms:
                 state = State.FUZZY if kind == "unfinished" else State.DONE
                 state = state if form.said.strip() else State.NEW
-                write = _qt_writer([form, *[target] * (form is forms[-1])], text, made)
+                finished = {form, target} if form is forms[-1] else {form}
+                write = _qt_writer(form, finished, text, made)
                 yield Unit(made.source, write, state, "" if made.marks else form.said)
 
 
-def _qt_writer(nodes: Sequence[Node], text: str, made: Inline) -> Write:
-    """nodes: where the translation goes, and what is to be marked as finished."""
-    form, *others = nodes
+def _qt_writer(form: Node, finished: Set[Node], text: str, made: Inline) -> Write:
+    """form: where the translation goes; finished: what is then to be marked as such."""
 
     def write(translation: str) -> list[Edit] | None:
         said = made.restored(translation)
         if said is None:
             return None
-        tags = [_changed(_opening(node, text), "type", "unfinished", "") for node in nodes]
-        edits = [Edit(form.begin, form.end, f"{tags[0]}{said}</{form.name}>")]
-        heads = [node for node in others if node is not form]
-        return edits + [Edit(n.begin, n.inner[0], tags[-1]) for n in heads]
+        edits = [Edit(form.inner[0], form.end, f"{said}</{form.name}>")]
+        for node in finished:
+            tag = _changed(_opening(node, text), "type", "unfinished", "")
+            edits.append(Edit(node.begin, node.inner[0], tag))
+        return edits
 
     return write
 
@@ -336,6 +338,9 @@ def resx(root: Node, text: str) -> Iterator[Unit]:
 
 
 # Android
+
+_ANDROID = {"n": "\n", "t": "\t"}
+_ESCAPING = escaping({**_ANDROID, "'": "'"})
 
 
 def android(root: Node, text: str) -> Iterator[Unit]:
@@ -357,13 +362,12 @@ def _android_unit(node: Node, text: str) -> Iterator[Unit]:
             # Of the quotes, the outer ones only: neither is escaped.
             quotes = r'^\s*"|(?<!\\)((?:\\\\)*)"\s*\Z'
             spaces, kept = (quotes, r"\1") if is_quoted else (r"\s+", " ")
-            said = unescaped(re.sub(spaces, kept, piece.text), {"n": "\n", "t": "\t"})
+            said = unescaped(re.sub(spaces, kept, piece.text), _ANDROID)
             piece = Piece(Kind.TEXT, piece.raw, said)
         pieces.append(piece)
 
     def quoted(said: str) -> str:
-        said = said.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
-        said = said.replace("'", "\\'")
+        said = said.translate(_ESCAPING)
         said = said if has_quotes else said.replace('"', '\\"')
         said = f'"{said}"' if is_quoted else said
         said = f"\\{said}" if said[:1] in ("@", "?") else said
