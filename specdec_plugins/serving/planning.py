@@ -125,7 +125,6 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     Raises UserError if this server cannot do what is asked.
     """
     can_draft = model.decoder.method.drafter is not None
-    require(model.can_sample or not options.do_sample, "This server cannot sample; omit do_sample.")
     require(can_draft or not options.use_drafter, "This server has no drafter; omit use_drafter.")
     limit, asked_len = most_tokens(model, settings), options.max_new_tokens or 1
     told = f"max_new_tokens {asked_len} exceeds this server's limit of {limit}."
@@ -136,7 +135,7 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
         # The tolerance of greedy requests does not apply to samples.
         defaults |= {"temperature": settings.temperature, "top_p": settings.top_p}
     else:
-        defaults |= {"beta": settings.beta, "top_k": GREEDY_TOP_K if model.can_sample else 0}
+        defaults |= {"beta": settings.beta, "top_k": GREEDY_TOP_K}
     named = {name: getattr(options, name) for name in _ROW}
     asked = {name: value for name, value in named.items() if value is not None}
     if not can_draft or options.use_drafter is False:

@@ -288,7 +288,6 @@ async def get_info(service: TheService) -> schemas.Info:
         beta=settings.beta,
         tau=settings.tau,
         guarantee=method.rule.guarantee(settings.beta).value,
-        can_sample=model.can_sample,
         needs_api_key=settings.api_key is not None,
     )
 

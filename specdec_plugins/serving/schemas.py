@@ -368,7 +368,7 @@ class Info(BaseModel):
     beta: int
     tau: float
     guarantee: str
-    can_sample: bool
+    can_sample: bool = True
     needs_api_key: bool
 
 
