@@ -23,7 +23,8 @@ from specdec_plugins.documents.base import (
 from specdec_plugins.documents.inline import Inline, Kind, Piece, inline
 from specdec_plugins.errors import UserError
 
-_TAG = re.compile(rb"<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>")
+_TAG = re.compile(r"<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>")
+_LINE_END = re.compile(r"\r\n?|\n")  # for expat
 _DECLARED = re.compile(rb"<\?xml[^>]*encoding=[\"']([\w.:-]+)")
 _CDATA = "<![CDATA["
 OTHER = "#other"  # the name of a comment, an instruction or an entity
@@ -67,10 +68,11 @@ def _local(name: str) -> str:
 
 
 class _Reader:
-    """Builds nodes. Places are counted in bytes of UTF-8 while expat reads, then in characters."""
+    """Builds nodes."""
 
     def __init__(self, text: str) -> None:
-        self._data = text.encode()
+        self._source = text
+        self._lines = [0, *(found.end() for found in _LINE_END.finditer(text))]
         self.root = Node("", 0)
         self._opened = [self.root]
         self._in_cdata = False
@@ -83,15 +85,20 @@ class _Reader:
         # Also keeps entities of the file's own as they are.
         parser.DefaultHandler = self._other
         try:
-            parser.Parse(self._data, True)
+            parser.Parse(text, True)
         except expat.ExpatError as error:
             told = expat.ErrorString(error.code)
             raise UserError(
                 f"line {error.lineno}: is not XML ({told}); correct it, and close what is open."
             ) from error
 
+    @property
+    def _place(self) -> int:
+        parser = self._parser
+        return self._lines[parser.CurrentLineNumber - 1] + parser.CurrentColumnNumber
+
     def _at(self) -> int:
-        at = self._parser.CurrentByteIndex
+        at = self._place
         last = self._opened[-1].children[-1:]
         if last and not last[0].end:  # a text, which ends where something begins
             last[0].end = at
@@ -100,7 +107,7 @@ class _Reader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         at = self._at()
         node = Node(_local(name), at, attributes={_local(k): v for k, v in attributes.items()})
-        tag = _TAG.match(self._data, at)
+        tag = _TAG.match(self._source, at)
         assert tag is not None
         node.inner = tag.end(), tag.end()
         self._opened[-1].children.append(node)
@@ -110,17 +117,16 @@ class _Reader:
         at = self._at()
         node = self._opened.pop()
         begin = node.inner[0]
-        tag = None if self._data[begin - 2 : begin] == b"/>" else _TAG.match(self._data, at)
+        tag = None if self._source[begin - 2 : begin] == "/>" else _TAG.match(self._source, at)
         node.inner, node.end = (begin, at if tag else begin), tag.end() if tag else begin
 
     def _cdata(self, begins: bool) -> None:
         self._at()
         self._in_cdata = begins
         if begins:
-            self._opened[-1].children.append(Node("", self._parser.CurrentByteIndex))
+            self._opened[-1].children.append(Node("", self._place))
         else:
-            node = self._opened[-1].children[-1]
-            node.end = self._parser.CurrentByteIndex + len("]]>")
+            self._opened[-1].children[-1].end = self._place + len("]]>")
 
     def _text(self, said: str) -> None:
         children = self._opened[-1].children
@@ -132,29 +138,13 @@ class _Reader:
     def _other(self, said: str) -> None:
         if len(self._opened) > 1 and not self._in_cdata:
             at = self._at()
-            end = at + len(said.encode())
+            end = at + len(said)
             self._opened[-1].children.append(Node(OTHER, at, end, (at, end)))
 
 
 def parsed(text: str) -> Node:
     """The root, with the element of the document as its child. Raises UserError if it is no XML."""
-    root = _Reader(text).root
-    if not text.isascii():
-        _count_characters(root, text.encode())
-    return root
-
-
-def _count_characters(root: Node, data: bytes) -> None:
-    """Make places in bytes places in characters."""
-    nodes = [*root.walk()]
-    places = sorted({at for n in nodes for at in (n.begin, n.end, *n.inner)})
-    found, count, last = dict[int, int](), 0, 0
-    for at in places:
-        count += len(data[last:at].decode())
-        found[at], last = count, at
-    for n in nodes:
-        n.begin, n.end = found[n.begin], found[n.end]
-        n.inner = found[n.inner[0]], found[n.inner[1]]
+    return _Reader(text).root
 
 
 def read_xml(data: bytes, units: Callable[[Node, str], Iterator[Unit]]) -> Document:
