@@ -107,15 +107,12 @@ def _allow(app: FastAPI, origins: list[str]) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
-    def serve(name: str, path: str) -> None:
-        async def get() -> FileResponse:
+    for name in ("index.html", "page.css", "page.js", "icon.svg"):
+
+        async def get(request: Request, name: str = name) -> Response:
             return FileResponse(_PAGE / name, headers=_PAGE_HEADERS)
 
-        app.get(path, include_in_schema=False)(get)
-
-    serve("index.html", "/")
-    for name in ("page.css", "page.js", "icon.svg"):
-        serve(name, f"/{name}")
+        app.add_route("/" if name == "index.html" else f"/{name}", get)
 
 
 class Connection(HttpToolsProtocol):

@@ -152,26 +152,23 @@ function scaleBars(lanes) {
   }
 }
 
-// What stands, with the last block marked.
-function drawText(round, earlier) {
-  const before = earlier.join(" ");
-  const old = drawText.shown && round.text.startsWith(drawText.shown) ? drawText.shown : "";
+// What stands, with the last block marked. before: the text of the round's sentence until then.
+function drawText(round, earlier, before = "") {
+  const old = round.text.startsWith(before) ? before : "";
   const fresh = element("span", "fresh", round.text.slice(old.length));
-  $("text").replaceChildren(`${before}${before ? " " : ""}${old}`, fresh);
-  drawText.shown = round.text;
+  $("text").replaceChildren([...earlier, old].join(" "), fresh);
 }
 
 async function run(name, parameters, lanes, signal) {
   const lane = new Lane(name);
   lanes.push(lane);
-  let sentence = 0;
   for await (const event of events(parameters, signal)) {
     if (event.round) {
+      const { sentence } = event.round;
+      const before = lane.texts[sentence];
       lane.add(event.round);
       scaleBars(lanes);
-      if (event.round.sentence !== sentence) drawText.shown = "";
-      sentence = event.round.sentence;
-      if (lanes.length === 1) drawText(event.round, lane.texts.slice(0, sentence));
+      if (lanes.length === 1) drawText(event.round, lane.texts.slice(0, sentence), before);
     }
     if (event.generated_text !== null) {
       lane.text = event.generated_text;
@@ -207,7 +204,6 @@ async function translate(signal) {
     throw new PageError("Type a sentence first.");
   }
   const lanes = [];
-  drawText.shown = "";
   $("race").hidden = $("lanes").hidden = false;
   const speculates = info.drafter !== null;
   $("lane-spec").hidden = $("line-spec").hidden = !speculates;
