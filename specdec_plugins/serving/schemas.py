@@ -300,32 +300,32 @@ class Detected(BaseModel):
 
 
 class FileResponse(BaseModel):
-    translatedFileUrl: str  # noqa: N815  # LibreTranslate's name
+    translatedFileUrl: str  # LibreTranslate's name
     note: str | None = None  # what is not translated, and why
 
 
 class FrontendSettings(BaseModel):
     """What LibreTranslate's clients ask before they show anything; the names are its own."""
 
-    charLimit: int  # noqa: N815
-    frontendTimeout: int = 500  # noqa: N815
-    apiKeys: bool  # noqa: N815
-    keyRequired: bool  # noqa: N815
+    charLimit: int
+    frontendTimeout: int = 500
+    apiKeys: bool
+    keyRequired: bool
     suggestions: bool = False
-    filesTranslation: bool = True  # noqa: N815
-    supportedFilesFormat: list[str]  # noqa: N815
+    filesTranslation: bool = True
+    supportedFilesFormat: list[str]
     language: dict[str, dict[str, str]]  # of source and target: code and name
 
 
 class TranslateResponse(BaseModel):
-    translatedText: str | list[str]  # noqa: N815  # LibreTranslate's name
+    translatedText: str | list[str]  # LibreTranslate's name
     alternatives: list[str] | list[list[str]] | None = None
     truncated: bool | list[bool] = False  # as in `Lacks`; a list if q is one
     unreadable: str | list[str | None] | None = None
     # Of each sentence, if scores were asked for; a list of lists if q is a list.
     scores: list[SentenceScore] | list[list[SentenceScore]] | None = None
     note: str | None = None  # why there are fewer alternatives, or what is not translated
-    detectedLanguage: Detected | list[Detected] | None = None  # noqa: N815
+    detectedLanguage: Detected | list[Detected] | None = None
 
 
 class Language(BaseModel):
