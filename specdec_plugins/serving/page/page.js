@@ -2,7 +2,7 @@
 
 const $ = (id) => document.getElementById(id);
 const SEPARATOR = "@@"; // of subwords that go on
-const SLIDERS = ["block", "beta", "tau"];
+const SLIDERS = { block: "block_size", beta: "beta", tau: "tau" }; // and their parameters
 
 let info = null;
 let controller = null; // of the run under way
@@ -237,11 +237,8 @@ function speedUp(factor) {
 }
 
 function chosen() {
-  return {
-    block_size: Number($("block").value),
-    beta: Number($("beta").value),
-    tau: Number($("tau").value),
-  };
+  const values = Object.entries(SLIDERS).map(([id, name]) => [name, Number($(id).value)]);
+  return Object.fromEntries(values);
 }
 
 // A whole file goes up; its translation waits at an address.
@@ -285,7 +282,7 @@ function busy(is) {
 }
 
 function showSliders() {
-  for (const id of SLIDERS) {
+  for (const id in SLIDERS) {
     const value = Number($(id).value);
     $(`${id}-value`).textContent = id === "tau" ? value.toFixed(1) : value;
   }
@@ -297,11 +294,9 @@ function showSliders() {
 async function start() {
   info = await (await answer("info")).json();
   $("block").max = info.max_block_size ?? 25;
-  $("block").value = info.block_size;
   $("beta").max = Math.max(10, info.beta);
-  $("beta").value = info.beta;
   $("tau").max = Math.max(5, info.tau);
-  $("tau").value = info.tau;
+  for (const id in SLIDERS) $(id).value = info[SLIDERS[id]];
   showSliders();
   $("sliders").hidden = info.drafter === null;
   $("key-field").hidden = !info.needs_api_key;
@@ -364,7 +359,7 @@ $("stop").addEventListener("click", () => {
   $("status").textContent = "Stopped.";
   $("source").focus();
 });
-for (const id of SLIDERS) {
+for (const id in SLIDERS) {
   $(id).addEventListener("input", showSliders);
   // A new setting shows at once what it does, where there is something to compare with.
   $(id).addEventListener("change", () => {
