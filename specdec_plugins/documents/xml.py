@@ -161,13 +161,15 @@ def read_xml(data: bytes, units: Callable[[Node, str], Iterator[Unit]]) -> Docum
 
 def _named(node: Node, text: str, language: str) -> Iterator[Edit]:
     """The edit of an element that names the language of translations."""
-    version = node.attributes.get("version", "")
-    name = {"file": "target-language", "TS": "language"}.get(node.name)
-    if node.name == "xliff" and version.startswith("2"):
+    if node.name == "TS":
+        name = "language"
+    elif node.name == "xliff" and node.attributes.get("version", "").startswith("2"):
         name = "trgLang"
-    elif node.name == "file" and "source-language" not in node.attributes:
-        name = None  # of XLIFF 2, or of something else
-    if name is None or not is_other(node.attributes.get(name, ""), language):
+    elif node.name == "file" and "source-language" in node.attributes:  # not of XLIFF 2
+        name = "target-language"
+    else:
+        return
+    if not is_other(node.attributes.get(name, ""), language):
         return
     tag = text[node.begin : node.inner[0]]
     if name in node.attributes:
