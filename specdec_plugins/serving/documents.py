@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from specdec_plugins.app.planning import Translated
-from specdec_plugins.app.types import Score
 from specdec_plugins.documents.base import Document
 from specdec_plugins.documents.job import Job
 from specdec_plugins.errors import UserError
@@ -34,11 +33,9 @@ class Translation:
     """A document in another language, and what it lacks."""
 
     data: bytes
-    is_cut: bool = False
-    fault: str = ""
-    scores: Sequence[Score] = ()  # of its sentences, if asked for
-    lost: Sequence[str] = ()  # texts that stay, as a translation would have lost markup
-    others: Sequence[bytes] = ()  # with the second best translations of its texts, and so on
+    texts: Sequence[Translated]
+    lost: Sequence[str]  # texts that stay, as a translation would have lost markup
+    others: Sequence[bytes]  # with the second best translations of its texts, and so on
 
     @property
     def note(self) -> str | None:
@@ -81,14 +78,7 @@ async def translate_document(
     (data, lost), *more = await asyncio.to_thread(written)
     # A page whose texts stay is no alternative.
     pages = dict.fromkeys(page for page, own in more if len(own) <= len(lost) and page != data)
-    return Translation(
-        data,
-        any(one.is_cut for one in done.values()),
-        next((one.fault for one in done.values() if one.fault), ""),
-        [score for one in done.values() for score in one.scores],
-        lost,
-        [*pages],
-    )
+    return Translation(data, [*done.values()], lost, [*pages])
 
 
 async def _translated(

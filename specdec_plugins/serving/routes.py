@@ -136,7 +136,7 @@ async def _texts(
     service: Service, texts: list[str], options: Parameters, num: int
 ) -> schemas.TranslateResponse:
     best, others = await service.translate(texts, options, num)
-    return _translated(best, [one.text for one in best], others, options, num)
+    return _translated([one.text for one in best], [[one] for one in best], others, options, num)
 
 
 async def _pages(
@@ -149,26 +149,27 @@ async def _pages(
         done.append(await documents.translate_document(service, job, options, num))
     pages = [one.data.decode("utf-8-sig") for one in done]
     others = [[other.decode("utf-8-sig") for other in one.others] for one in done]
-    answer = _translated(done, pages, others, options, num)
+    answer = _translated(pages, [one.texts for one in done], others, options, num)
     answer.note = next((one.note for one in done if one.note), answer.note)
     return answer
 
 
 def _translated(
-    done: Sequence[Translated | documents.Translation],
-    texts: list[str],
+    made: list[str],
+    done: Sequence[Sequence[Translated]],
     others: list[list[str]],
     options: Parameters,
     num: int,
 ) -> schemas.TranslateResponse:
-    """texts: the translations; others: the alternatives of each, of which `num` were asked for."""
-    scores = [[schemas.SentenceScore.with_tokens(s) for s in one.scores] for one in done]
+    """made: the translations; done: what became of the texts of each; others: its alternatives."""
+    score = schemas.SentenceScore.with_tokens
+    scores = [[score(one) for text in texts for one in text.scores] for texts in done]
     told = f"Some texts have fewer than {num} alternatives, because a search finds no others."
     return schemas.TranslateResponse(
-        translatedText=texts,
+        translatedText=made,
         alternatives=others if num else None,
-        truncated=[one.is_cut for one in done],
-        unreadable=[one.fault or None for one in done],
+        truncated=[any(text.is_cut for text in texts) for texts in done],
+        unreadable=[next((text.fault for text in texts if text.fault), None) for texts in done],
         scores=scores if options.details else None,
         note=told if any(len(found) < num for found in others) else None,
     )
