@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, count
+from itertools import count
 from typing import Any
 
 from specdec_plugins.app.glossary import Glossary
-from specdec_plugins.app.planning import NEXT_SEED, How, Part, Plan, Text
+from specdec_plugins.app.planning import How, Part, Plan, Text
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.requests import SEEDS, DecodeParams
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
@@ -41,8 +41,9 @@ class TextPlan(Plan[BatchRow]):
         def again(part: Part[BatchRow]) -> Part[BatchRow]:
             request, how = part.request, replace(part.how, params=params)
             if request is not None:
-                own = {n: getattr(request.params, n) for n in ("max_len", "ends_loops", "seed")}
-                request = replace(request, params=replace(params, **own))
+                before = request.params
+                own = replace(params, max_len=before.max_len, ends_loops=before.ends_loops)
+                request = replace(request, params=own)
             return replace(part, how=how, request=request)
 
         texts = (Text([*map(again, text.parts)], text.end) for text in self.texts)
@@ -77,11 +78,8 @@ def make_plan(
         )
     take(num)
     names = (f"sentence {number}" for number in count(1))
-    before = accumulate((len(one) // 2 for one in sentences), initial=0)
-    prepared: Iterator[Text[BatchRow]] = (
-        how.opened(one, names, seed + number * NEXT_SEED)
-        for one, number in zip(sentences, before, strict=False)
-    )
+    # Where several texts are allowed, none is a sample.
+    prepared: list[Text[BatchRow]] = [how.opened(one, names, seed) for one in sentences]
     plan = TextPlan(prepared, seed, sum(map(len, texts)))
     for request in plan.requests:
         check_request(request, model.decoder.verifier, model.decoder.method)

@@ -207,8 +207,12 @@ class Service:
     async def decode(self, *plans: TextPlan) -> None:
         """Decode what plans wait for, and count it. Cancelling this frees their rows."""
         await self.finish(*plans)
-        for plan in plans:
-            self.answered(plan)
+        for text in [text for plan in plans for text in plan.texts]:
+            for row in text.results:
+                self.metrics.answered(len(row.token_ids), len(row.events), row.decode_seconds)
+            for part in text.parts:
+                self.metrics.incomplete.labels("truncated").inc(part.is_cut)
+                self.metrics.incomplete.labels("unreadable").inc(bool(part.fault))
 
     async def finish(self, *plans: TextPlan) -> None:
         while requests := [request for plan in plans for request in plan.requests]:
@@ -227,14 +231,6 @@ class Service:
                 plan.take([*islice(left, len(plan.requests))])
 
         await self.with_text(take, sum(plan.size for plan in plans))
-
-    def answered(self, plan: TextPlan) -> None:
-        for text in plan.texts:
-            for row in text.results:
-                self.metrics.answered(len(row.token_ids), len(row.events), row.decode_seconds)
-            for part in text.parts:
-                self.metrics.incomplete.labels("truncated").inc(part.is_cut)
-                self.metrics.incomplete.labels("unreadable").inc(bool(part.fault))
 
     async def with_text(self, work: Callable[[], T], size: int) -> T:
         """The result of `work` on texts of so many characters."""
