@@ -53,8 +53,11 @@ TheService = Annotated[Service, Depends(service_of)]
 
 
 async def _read(request: Request, model: type[M]) -> tuple[Service, M]:
-    """The server, and the body of a request. Raises ServiceError."""
-    return await service_of(request), await schemas.read(request, model)
+    """The server, and the body of a request that has the server's key. Raises ServiceError."""
+    service, body = await service_of(request), await schemas.read(request, model)
+    if bearer(request.headers) is None:  # others are checked before their bodies are read
+        service.check_key((getattr(body, "api_key", None) or "").encode())
+    return service, body
 
 
 def bearer(headers: Headers) -> bytes | None:
@@ -111,7 +114,6 @@ async def post_root(request: Request) -> Response:
 async def post_translate(request: Request) -> Response:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
     service, body = await _read(request, schemas.TranslateRequest)
-    _check_key(request, service, body.api_key)
     num, limit = body.alternatives, service.settings.max_alternatives
     if num > limit:
         message = f"{num} alternatives exceed this server's limit of {limit}."
@@ -175,12 +177,6 @@ def _translated(
     )
 
 
-def _check_key(request: Request, service: Service, given: str | None) -> None:
-    """Raises ServiceError for a body without the key, if the headers have none either."""
-    if bearer(request.headers) is None:
-        service.check_key((given or "").encode())
-
-
 def _detected(guess: Guess) -> schemas.Detected:
     return schemas.Detected(language=guess.code, confidence=round(100 * guess.share, 1))
 
@@ -189,7 +185,6 @@ def _detected(guess: Guess) -> schemas.Detected:
 async def post_detect(request: Request) -> Response:
     """The languages that a text may be in, the most probable first, in LibreTranslate's shape."""
     service, body = await _read(request, schemas.DetectRequest)
-    _check_key(request, service, body.api_key)
     languages = service.model.codec.languages
     known = dict.fromkeys((*languages.sources, *languages.targets))
     text = body.q if isinstance(body.q, str) else "\n".join(body.q)
@@ -203,7 +198,6 @@ async def post_detect(request: Request) -> Response:
 async def post_translate_file(request: Request) -> Response:
     """Translate a document; the answer says where the translation can be fetched for a while."""
     service, body = await _read(request, schemas.FileRequest)
-    _check_key(request, service, body.api_key)
     name, data = body.file.filename or "", await body.file.read()
     async with service.until(service.deadline(), request.receive):
         job = await documents.job_of(partial(read, name), data)
