@@ -61,13 +61,11 @@ def _details(plan: TextPlan, options: Parameters, done: Translated) -> schemas.D
         generated_tokens=sum(len(row.token_ids) for row in text.results),
         seed=plan.seed if options.do_sample else None,
         score=schemas.Score.of(Score(every)) if every else None,
-        speculation=[_speculation(part) for part in text.parts if part.result is not None],
+        speculation=[_speculation(part.result, part.score) for part in text.parts if part.result],
     )
 
 
-def _speculation(part: Part[BatchRow]) -> schemas.Speculation:
-    row = part.result
-    assert row is not None
+def _speculation(row: BatchRow, score: Score | None) -> schemas.Speculation:
     events = row.events
     return schemas.Speculation(
         rounds=len(events),
@@ -76,7 +74,7 @@ def _speculation(part: Part[BatchRow]) -> schemas.Speculation:
         emitted=[len(event.emitted_ids) for event in events],
         queue_ms=_ms(row.queue_seconds),
         decode_ms=_ms(row.decode_seconds),
-        score=schemas.Score.of(part.score) if part.score else None,
+        score=schemas.Score.of(score) if score else None,
     )
 
 
