@@ -226,10 +226,8 @@ def _tag_piece(raw: str) -> Piece:
 # Subtitles
 
 # With the number before them, which may follow a cue without a blank line between.
-_TIMES = re.compile(
-    r"^(?:[ \t]*\d+[ \t]*(?:\r\n?|\n))?[^\r\n]*-->[^\r\n]*(?:\r\n?|\n|\Z)", re.MULTILINE
-)
-_CUE_END = re.compile(r"(?:\r\n?|\n)[ \t]*(?:\r\n?|\n|\Z)|\Z")
+_TIMES = re.compile(r"^(?:[ \t]*\d+[ \t]*\r?\n)?[^\r\n]*-->[^\r\n]*(?:\r?\n|\Z)", re.MULTILINE)
+_CUE_END = re.compile(r"\r?\n[ \t]*(?:\r?\n|\Z)|\Z")
 _CUE = re.compile(r"</?[A-Za-z0-9][^<>\r\n]*>|\{\\[^{}\r\n]*\}")
 _SPEAKER = re.compile(
     r"^[ \t]*(?:(?:<[^<>\r\n]*>|\{\\[^{}\r\n]*\})[ \t]*){0,8}[-–—][ \t]?", re.MULTILINE

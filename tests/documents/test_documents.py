@@ -124,6 +124,10 @@ def test_a_sample_changes_where_it_is_translated_and_nowhere_else(path: Path) ->
     data = path.read_bytes()
     made = translated(path.name, data)
     assert changed(data, made) == EXPECTED[path.name]
+    windows = re.sub(b"\r?\n", b"\r\n", data)
+    assert re.sub(b"\r?\n", b"\r\n", made) == re.sub(
+        b"\r?\n", b"\r\n", translated(path.name, windows)
+    )
     if path.suffix in BILINGUAL:
         assert Job(read(path.name, made)).texts == []
 
