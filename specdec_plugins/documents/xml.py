@@ -348,15 +348,18 @@ def _android_unit(node: Node, text: str) -> Iterator[Unit]:
     is_quoted = re.fullmatch(r'\s*"(?:[^"\\]|\\.)*"\s*', raw, re.DOTALL) is not None
     is_cdata = _is_cdata(raw)
     has_quotes = is_cdata and '"' in re.sub(r"\\.", "", raw)  # as HTML needs them
-    pieces = []
-    for piece in _pieces(node, text, {"g"}):
+    pieces = [*_pieces(node, text, {"g"})]
+    for at, piece in enumerate(pieces):
         if piece.kind is Kind.TEXT:
             # Of the quotes, the outer ones only: neither is escaped.
             quotes = r'^\s*"|(?<!\\)((?:\\\\)*)"\s*\Z'
-            spaces, kept = (quotes, r"\1") if is_quoted else (r"\s+", " ")
+            # Any white space is one space, but for what stands around the text in the file.
+            is_first = at == 0 and piece.raw[:1].isspace()
+            is_last = piece is pieces[-1] and piece.raw[-1:].isspace()
+            blanks = r"(?<=\S)" * is_first + r"\s+" + r"(?=\S)" * is_last
+            spaces, kept = (quotes, r"\1") if is_quoted else (blanks, " ")
             said = unescaped(re.sub(spaces, kept, piece.text), _ANDROID)
-            piece = Piece(Kind.TEXT, piece.raw, said)
-        pieces.append(piece)
+            pieces[at] = Piece(Kind.TEXT, piece.raw, said)
 
     def quoted(said: str) -> str:
         said = said.translate(_ESCAPING)

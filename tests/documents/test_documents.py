@@ -207,6 +207,8 @@ _STRING = rb'<resources><string name="a">%s</string></resources>'
     [
         ("strings.xml", _STRING % rb'"\"Go\" he said \\"', '"Go" he said \\'),
         ("strings.xml", _STRING % rb"\ud83d\ude00 Go", "😀 Go"),
+        ("strings.xml", _STRING % b"\n  <b>Go</b>\n on\n", "<g1>Go</g1> on"),
+        ("strings.xml", _STRING % b"<![CDATA[\n <p>Go</p>\n]]>", " <p>Go</p> "),
         ("a.strings", rb'"a" = "\Ud83d\Ude00 Go";', "😀 Go"),
         ("a.properties", rb"key \=Go", "=Go"),
     ],
