@@ -18,6 +18,7 @@ import specdec_plugins
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.documents import FORMATS, read
+from specdec_plugins.documents.job import Job
 from specdec_plugins.documents.pages import read_html
 from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import documents, schemas, stream
@@ -120,18 +121,27 @@ async def post_translate(request: Request) -> Response:
         raise ServiceError(413, message)
     texts = [body.q] if isinstance(body.q, str) else body.q
     async with service.until(service.deadline(), request.receive):
-        source, guesses = await service.source_of(body.source, texts)
+        jobs = [await _job(text) for text in texts if body.format == "html"]
+        said = [one for job in jobs for one in job.texts] if jobs else texts
+        source, guesses = await service.source_of(body.source, said)
         options = Parameters(
             source_lang=source, target_lang=body.target, glossary=body.glossary, details=body.scores
         )
-        translated = _pages if body.format == "html" else _texts
-        answer = await translated(service, texts, options, num)
+        if jobs:
+            answer = await _pages(service, jobs, options, num)
+        else:
+            answer = await _texts(service, texts, options, num)
     answer.detectedLanguage = [_detected(guesses[0])] * len(texts) if guesses else None
     if isinstance(body.q, str):
         for name in schemas.TranslateResponse.model_fields.keys() - {"note"}:
             value = getattr(answer, name)
             setattr(answer, name, value and value[0])
     return _json(answer)
+
+
+async def _job(page: str) -> Job:
+    """Of HTML, whose attributes stay as they are."""
+    return await documents.job_of(partial(read_html, attributes=False), page.encode("utf-8-sig"))
 
 
 async def _texts(
@@ -142,13 +152,9 @@ async def _texts(
 
 
 async def _pages(
-    service: Service, texts: list[str], options: Parameters, num: int
+    service: Service, jobs: list[Job], options: Parameters, num: int
 ) -> schemas.TranslateResponse:
-    """HTML, whose attributes stay as they are."""
-    done = list[documents.Translation]()
-    for text in texts:
-        job = await documents.job_of(partial(read_html, attributes=False), text.encode("utf-8-sig"))
-        done.append(await documents.translate_document(service, job, options, num))
+    done = [await documents.translate_document(service, job, options, num) for job in jobs]
     pages = [one.data.decode("utf-8-sig") for one in done]
     others = [[other.decode("utf-8-sig") for other in one.others] for one in done]
     answer = _translated(pages, [one.texts for one in done], others, options, num)

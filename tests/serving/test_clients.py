@@ -212,6 +212,9 @@ def test_a_model_of_several_languages_reads_the_one_that_is_detected(monkeypatch
         assert codec.asked[-1] == ("fra_Latn", "ita_Latn")
         found = translate(server, [text, "Je ne sais pas."], **pair)["detectedLanguage"]
         assert [one["language"] for one in found] == ["fra_Latn"] * 2
+        page = f"<style>{'body { color: red; } ' * 100}</style><p>{text}</p>"
+        answer = translate(server, page, **pair, format="html")
+        assert answer["detectedLanguage"]["language"] == "fra_Latn"
         answer = translate(server, text, source="German", target="IT")
         assert answer["detectedLanguage"] is None
         assert codec.asked[-1] == ("deu_Latn", "ita_Latn")
