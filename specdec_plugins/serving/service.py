@@ -271,13 +271,13 @@ class Subscription(Submission):
 
         Raises the error of whichever sentence failed first.
         """
-        is_last = False
-        while not is_last:
+        while True:
             news = await self._news[row].get()
             if isinstance(news, Exception):
                 raise news
             yield news
-            is_last = news.event.result is not None
+            if news.event.result is not None:
+                return
 
     def close(self) -> None:
         """Free the unfinished rows."""
