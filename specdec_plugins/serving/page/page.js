@@ -366,9 +366,9 @@ for (const id in SLIDERS) {
     if (controller) begin(translate);
   });
 }
-$("file").addEventListener("change", () => {
+$("file").addEventListener("change", async () => {
   const [file] = $("file").files;
-  if (info && file) begin((signal) => translateFile(file, signal));
+  if (info && file) await begin((signal) => translateFile(file, signal));
   $("file").value = "";
 });
 // Dropped anywhere: a browser would leave the page and show the file.
