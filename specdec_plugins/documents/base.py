@@ -8,6 +8,7 @@ write such files would format them in their own way, and translate-toolkit is un
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,26 +128,23 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
     return "".join([*parts, text[at:]])
 
 
+def _unnamed(language: str) -> list[Edit]:
+    return []
+
+
+@dataclass
 class Document:
     """A file that has been read: its units, and how it is written with their translations."""
 
-    def __init__(
-        self,
-        data: bytes,
-        units: Sequence[Unit],
-        written: Callable[[Sequence[Edit]], bytes],
-        named: Named = lambda language: [],
-    ) -> None:
-        """data: the file; written: with edits of its text; named: where it names its language."""
-        self.units = units
-        self.marks = ""  # that labels may have: `job`
-        self._data = data
-        self._written = written
-        self._named = named
+    data: bytes
+    units: Sequence[Unit]
+    with_edits: Callable[[Sequence[Edit]], bytes]  # the file with edits of its text
+    named: Named = _unnamed
+    marks: str = ""  # that labels may have: `job`
 
     @classmethod
     def of(
-        cls, data: bytes, text: Text, units: Sequence[Unit], named: Named = lambda language: []
+        cls, data: bytes, text: Text, units: Sequence[Unit], named: Named = _unnamed
     ) -> Document:
         """A document whose edits are in a text."""
         return cls(data, units, lambda edits: text.encoded(edited(text.text, edits)), named)
@@ -157,8 +155,8 @@ class Document:
         language: what the translations are in, to be named in the file; None = unknown.
         """
         if not edits:
-            return self._data
-        return self._written([*edits, *(self._named(plain(language)) if language else [])])
+            return self.data
+        return self.with_edits([*edits, *(self.named(plain(language)) if language else [])])
 
 
 def is_other(name: str, language: str) -> bool:
@@ -201,15 +199,15 @@ def unescaped(said: str, letters: Mapping[str, str], code: str = "u") -> str:
     return made.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def escaping(letters: Mapping[str, str]) -> dict[int, str]:
+    """For `str.translate`: backslashes before letters, in place of what these stand for."""
+    return {ord(char): f"\\{letter}" for letter, char in {**letters, "\\": "\\"}.items()}
+
+
 def has_letters(text: str) -> bool:
     return any(map(str.isalpha, text))
 
 
 def escaped_ascii(text: str) -> str:
     """The text with an escape of JSON and Java for every character beyond ASCII."""
-
-    def escape(found: re.Match[str]) -> str:
-        code = found[0].encode("utf-16-be").hex()
-        return "".join(f"\\u{code[i : i + 4]}" for i in range(0, len(code), 4))
-
-    return re.sub(r"[^\x00-\x7f]", escape, text)
+    return re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0])[1:-1], text)

@@ -11,11 +11,11 @@ from specdec_plugins.documents.base import (
     Document,
     Edit,
     State,
-    Text,
     Unit,
     decoded,
     edited,
     escaped_ascii,
+    escaping,
     has_letters,
     is_other,
     line_of,
@@ -36,6 +36,7 @@ _PO_LINE = re.compile(
 _CHARSET = re.compile(rb'"Content-Type:[^"]*charset=([\w.:-]+)')
 _PO_LANGUAGE = re.compile(r'"Language:([^"\\]*)\\n"')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_ESCAPING = escaping({**_ESCAPES, '"': '"'})
 _PO_WIDTH = 77  # of what gettext wraps
 
 
@@ -156,24 +157,23 @@ def _po_writer(
 
 def _po_lines(key: str, translation: str, wraps: bool) -> list[str]:
     """The lines of a message: one, or as gettext wraps them."""
-    whole = f'{key} "{_po_escaped(translation)}"'
+    whole = f'{key} "{_escaped(translation)}"'
     if "\n" not in translation[:-1] and (len(whole) <= _PO_WIDTH + 2 or not wraps):
         return [whole]
     lines = [f'{key} ""']
     for line in lines_of(translation) or [""]:
         row = ""
         for word in re.findall(r"\S+\s*|\s+", line):
-            if row and len(_po_escaped(row + word.rstrip(" "))) > _PO_WIDTH:
-                lines.append(f'"{_po_escaped(row)}"')
+            if row and len(_escaped(row + word.rstrip(" "))) > _PO_WIDTH:
+                lines.append(f'"{_escaped(row)}"')
                 row = ""
             row += word
-        lines.append(f'"{_po_escaped(row)}"')
+        lines.append(f'"{_escaped(row)}"')
     return lines
 
 
-def _po_escaped(said: str) -> str:
-    letters = {char: f"\\{letter}" for letter, char in _ESCAPES.items()}
-    return "".join(letters.get(c, f"\\{c}" if c in '"\\' else c) for c in said)
+def _escaped(said: str) -> str:
+    return said.translate(_ESCAPING)
 
 
 # JSON
@@ -241,6 +241,7 @@ _PROPERTY = re.compile(
 )
 _CONTINUED = re.compile(r"\\(?:\r\n?|\n)[ \t\f]*")
 _JAVA = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+_JAVA_ESCAPING = escaping(_JAVA)
 
 
 def read_properties(data: bytes) -> Document:
@@ -255,9 +256,7 @@ def read_properties(data: bytes) -> Document:
 
         def written(translation: str, doubles: bool = doubles) -> str:
             made = translation.replace("'", "''") if doubles else translation
-            made = made.replace("\\", "\\\\")
-            for letter, char in _JAVA.items():
-                made = made.replace(char, f"\\{letter}")
+            made = made.translate(_JAVA_ESCAPING)
             made = f"\\{made}" if made.startswith((" ", "=", ":")) else made
             return made if is_plain else escaped_ascii(made)
 
@@ -269,39 +268,27 @@ def read_properties(data: bytes) -> Document:
 
 # Apple
 
-_STRINGS = re.compile(
-    rf"/\*.*?\*/|//[^\n]*|(?P<string>{_STRING})|(?P<word>[\w.$-]+)|(?P<mark>[=;])|\s+", re.DOTALL
+_SKIPPED = r"(?>/\*.*?\*/|//[^\n]*|\s+)*+"
+_WORD = r"[\w.$-]+"
+_ENTRY = re.compile(  # without a key, the text is its own
+    rf"{_SKIPPED}(?:(?:{_STRING}|{_WORD}){_SKIPPED}={_SKIPPED})?"
+    rf"(?:(?P<value>{_STRING})|{_WORD}){_SKIPPED};",
+    re.DOTALL,
 )
 
 
 def read_strings(data: bytes) -> Document:
     """Raises UserError for what is no table of strings."""
-    text, units, line, at = decoded(data), list[Unit](), list[re.Match[str]](), 0
-    while at < len(text.text):
-        token = _STRINGS.match(text.text, at)
-        if token is None:
-            raise _no_strings(text, at)
-        at = token.end()
-        line += [token] if token.lastgroup else []
-        if token["mark"] == ";":
-            values = [one for one in line if not one["mark"]]
-            kinds = [one["mark"] or "" for one in line]
-            if kinds not in (["", "=", "", ";"], ["", ";"]):
-                raise _no_strings(text, line[0].start())
-            if values[-1]["string"]:
-                units += _apple_unit(values[-1])
-            line = []
-    if line:
-        raise _no_strings(text, line[0].start())
+    text, units, at = decoded(data), list[Unit](), 0
+    while entry := _ENTRY.match(text.text, at):
+        at = entry.end()
+        said = unescaped((entry["value"] or "")[1:-1], _ESCAPES, "uU")
+        if has_letters(said):
+            begin, end = entry.span("value")
+            units.append(replacing(said, begin + 1, end - 1, _escaped))
+    if rest := re.sub(rf"\A{_SKIPPED}", "", text.text[at:], flags=re.DOTALL):
+        number = line_of(text.text, len(text.text) - len(rest))
+        raise UserError(
+            f'line {number}: expected "key" = "text"; as in a .strings file; correct it.'
+        )
     return Document.of(data, text, units)
-
-
-def _no_strings(text: Text, place: int) -> UserError:
-    number = line_of(text.text, place)
-    return UserError(f'line {number}: expected "key" = "text"; as in a .strings file; correct it.')
-
-
-def _apple_unit(value: re.Match[str]) -> list[Unit]:
-    said = unescaped(value[0][1:-1], _ESCAPES, "uU")
-    place = value.start() + 1, value.end() - 1
-    return [replacing(said, *place, _po_escaped)] if has_letters(said) else []

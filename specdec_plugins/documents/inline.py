@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import count
 
-from specdec_plugins.documents.base import Unit, replacing
+from specdec_plugins.documents.base import Unit, has_letters, replacing
 
 _BLANKS = " \t\r\n\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
@@ -44,8 +45,7 @@ class Inline:
     def pieces(self, translation: str) -> list[Piece] | None:
         """The translation with its markup; None if a tag is missing, stands twice or overlaps."""
         found, opened = list[Piece](), list[str]()
-        tags = _tags(self.marks)
-        parts = tags.split(translation) if tags else [translation]
+        parts = _tags(self.marks).split(translation)
         if sorted(parts[1::2]) != sorted(self.marks):
             return None
         self._move_spaces(parts)
@@ -63,8 +63,7 @@ class Inline:
 
         parts: texts, with a tag between two of them.
         """
-        pattern, source = _tags(self.marks), self.source
-        tags = [*pattern.finditer(source)] if pattern else []
+        source, tags = self.source, [*_tags(self.marks).finditer(self.source)]
         tight = {m[0] for m in tags if source[m.end() : m.end() + 1] != " "}
         tight_ends = {m[0] for m in tags if source[m.start() - 1 : m.start()] != " "}
         for at in range(len(parts) - 2, 0, -2):
@@ -92,9 +91,10 @@ class Inline:
         return replacing(self.source, begin, end, self.restored)
 
 
-def _tags(marks: dict[str, Piece]) -> re.Pattern[str] | None:
+def _tags(marks: dict[str, Piece]) -> re.Pattern[str]:
     letters = {tag.strip("</>").rstrip("0123456789") for tag in marks}
-    return re.compile(f"(</?(?:{'|'.join(sorted(letters))})[0-9]+/?>)") if marks else None
+    nothing = "(?!)"
+    return re.compile(f"(</?(?:{'|'.join(sorted(letters)) or nothing})[0-9]+/?>)")
 
 
 def inline(
@@ -105,11 +105,11 @@ def inline(
     escape: how the file writes a text. keeps_space: white space inside the text has a meaning;
     else any of it is one space.
     """
-    head, inner, tail = _unwrapped(_paired(pieces))
-    if not any(p.kind is Kind.TEXT and any(map(str.isalpha, p.text)) for p in inner):
+    head, inner, tail = _unwrapped(*_paired(pieces))
+    if not any(p.kind is Kind.TEXT and has_letters(p.text) for p in inner):
         return None
     said = "".join(p.text for p in inner)
-    pair, void = (next(x for x in _names(c) if f"<{x}" not in said) for c in "gx")
+    pair, void = (next(c * n for n in count(1) if f"<{c * n}" not in said) for c in "gx")
     marks, opened, source, number = dict[str, Piece](), list[int](), "", 0
     for piece in inner:
         if piece.kind is Kind.TEXT:
@@ -128,36 +128,29 @@ def inline(
     return Inline(source, marks, escape, head, tail)
 
 
-def _names(letter: str) -> Iterator[str]:
-    name = letter
-    while True:
-        yield name
-        name += letter
-
-
-def _paired(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces with VOID for each OPEN and CLOSE that has no partner; empty ones left out."""
-    found, opened = [p for p in pieces if p.raw or p.name], list[int]()
-    num_open = Counter[str]()
+def _paired(pieces: Sequence[Piece]) -> tuple[list[Piece], dict[int, int]]:
+    """The pieces that are not empty, with VOID for what has no partner; where each OPEN ends."""
+    found = [p for p in pieces if p.raw or p.name]
+    partners, opened, num_open = dict[int, int](), list[int](), Counter[str]()
     for at, piece in enumerate(found):
         if piece.kind is Kind.OPEN:
             opened.append(at)
             num_open[piece.name] += 1
-        elif piece.kind is Kind.CLOSE and not num_open[piece.name]:
-            found[at] = replace(piece, kind=Kind.VOID)
-        elif piece.kind is Kind.CLOSE:
-            while found[left := opened.pop()].name != piece.name:
-                found[left] = replace(found[left], kind=Kind.VOID)
-                num_open[found[left].name] -= 1
+        elif piece.kind is Kind.CLOSE and num_open[piece.name]:
+            while found[begin := opened.pop()].name != piece.name:
+                num_open[found[begin].name] -= 1
             num_open[piece.name] -= 1
-    for left in opened:
-        found[left] = replace(found[left], kind=Kind.VOID)
-    return found
+            partners[begin] = at
+    kept = {*partners, *partners.values()}
+    for at, piece in enumerate(found):
+        if piece.kind is not Kind.TEXT and at not in kept:
+            found[at] = replace(piece, kind=Kind.VOID)
+    return found, partners
 
 
-def _unwrapped(pieces: list[Piece]) -> tuple[str, list[Piece], str]:
+def _unwrapped(pieces: list[Piece], partners: dict[int, int]) -> tuple[str, list[Piece], str]:
     """What stands around the text as the file has it, and the pieces between."""
-    partners, begin, end = _partners(pieces), 0, len(pieces)
+    begin, end = 0, len(pieces)
     while begin < end:
         if _is_outside(pieces[begin]):
             begin += 1
@@ -178,17 +171,6 @@ def _unwrapped(pieces: list[Piece]) -> tuple[str, list[Piece], str]:
 
 def _is_outside(piece: Piece) -> bool:
     return piece.kind is Kind.VOID or (piece.kind is Kind.TEXT and not piece.text.strip())
-
-
-def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
-    """Where each OPEN is closed."""
-    partners, opened = dict[int, int](), list[int]()
-    for at, piece in enumerate(pieces):
-        if piece.kind is Kind.OPEN:
-            opened.append(at)
-        elif piece.kind is Kind.CLOSE:
-            partners[opened.pop()] = at
-    return partners
 
 
 def _cut(around: str, piece: Piece, strip: Callable[[str, str], str]) -> tuple[str, Piece]:

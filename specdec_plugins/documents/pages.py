@@ -87,8 +87,7 @@ def _html_pieces(text: str, begin: int, end: int) -> Iterator[Piece]:
         if tag["comment"]:
             closed = text.find("-->", after, end)
             after = last if closed < 0 else closed + len("-->")
-        if place > at:
-            yield Piece(Kind.TEXT, text[at:place], html.unescape(text[at:place]))
+        yield Piece(Kind.TEXT, text[at:place], html.unescape(text[at:place]))
         kind = Kind.CLOSE if tag["close"] else Kind.OPEN
         if not name:
             kind, name = Kind.VOID, "wbr"  # a comment, which divides no sentence
@@ -100,8 +99,7 @@ def _html_pieces(text: str, begin: int, end: int) -> Iterator[Piece]:
             kind, after = Kind.VOID, ends[name].get(place, after)
         yield Piece(kind, text[place:after], name=name)
         at = after
-    if at < end:
-        yield Piece(Kind.TEXT, text[at:end], html.unescape(text[at:end]))
+    yield Piece(Kind.TEXT, text[at:end], html.unescape(text[at:end]))
 
 
 def _element_ends(text: str, name: str, begin: int, end: int) -> dict[int, int]:
@@ -193,8 +191,7 @@ def _markdown_pieces(text: str) -> Iterator[Piece]:
     at, opened, ends = 0, list[str](), [m.start() for m in _MARKDOWN.finditer(text) if m["close"]]
     for found in _MARKDOWN.finditer(text):
         begin, kind, raw = found.start(), found.lastgroup, found[0]
-        if begin > at:
-            yield Piece(Kind.TEXT, text[at:begin], text[at:begin])
+        yield Piece(Kind.TEXT, text[at:begin], text[at:begin])
         at = found.end()
         if kind == "tag":
             yield _tag_piece(raw)
@@ -207,8 +204,7 @@ def _markdown_pieces(text: str) -> Iterator[Piece]:
             yield Piece(how, raw, name="link") if has_end else Piece(Kind.TEXT, raw, raw)
         else:
             yield Piece(Kind.VOID, raw)
-    if text[at:]:
-        yield Piece(Kind.TEXT, text[at:], text[at:])
+    yield Piece(Kind.TEXT, text[at:], text[at:])
 
 
 def _mark_piece(mark: str, opened: list[str]) -> Piece:
@@ -230,10 +226,8 @@ def _tag_piece(raw: str) -> Piece:
 # Subtitles
 
 # With the number before them, which may follow a cue without a blank line between.
-_TIMES = re.compile(
-    r"^(?:[ \t]*\d+[ \t]*(?:\r\n?|\n))?[^\r\n]*-->[^\r\n]*(?:\r\n?|\n|\Z)", re.MULTILINE
-)
-_CUE_END = re.compile(r"(?:\r\n?|\n)[ \t]*(?:\r\n?|\n|\Z)|\Z")
+_TIMES = re.compile(r"^(?:[ \t]*\d+[ \t]*\r?\n)?[^\r\n]*-->[^\r\n]*(?:\r?\n|\Z)", re.MULTILINE)
+_CUE_END = re.compile(r"\r?\n[ \t]*(?:\r?\n|\Z)|\Z")
 _CUE = re.compile(r"</?[A-Za-z0-9][^<>\r\n]*>|\{\\[^{}\r\n]*\}")
 _SPEAKER = re.compile(
     r"^[ \t]*(?:(?:<[^<>\r\n]*>|\{\\[^{}\r\n]*\})[ \t]*){0,8}[-–—][ \t]?", re.MULTILINE

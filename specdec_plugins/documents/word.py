@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from specdec_plugins.documents.base import Document, Edit, Unit, Write, decoded, edited, replacing
+from specdec_plugins.documents.base import Document, Edit, Unit, decoded, edited, replacing
 from specdec_plugins.documents.inline import Inline, Kind, Piece, inline
 from specdec_plugins.documents.xml import Node, escaped, parsed
 from specdec_plugins.errors import UserError
@@ -19,6 +19,7 @@ from specdec_plugins.errors import UserError
 _TEXTS = re.compile(r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xml")
 _AROUND = {"hyperlink", "ins", "smartTag", "sdt", "fldSimple", "customXml"}
 _NOISE = {"proofErr", "lastRenderedPageBreak"}  # Word's own remarks, which it makes again
+_BETWEEN = "\0"  # parts of the text; no XML has it
 _MOST_BYTES, _MOST_GROWTH = 50_000_000, 20  # of texts, and of what else a file has compressed
 _DAMAGED = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, EOFError, OSError)
 
@@ -46,31 +47,18 @@ def read_docx(data: bytes) -> Document:
         raise
     except _DAMAGED as error:
         raise UserError(f"is no .docx file, or a damaged or encrypted one ({error}).") from error
-    units, offsets, begin = list[Unit](), dict[str, int](), 0
-    for name, part in parts.items():
-        for unit in _paragraphs(parsed(part.text), part.text):
-            units.append(replace(unit, write=_moved(unit.write, begin)))
-        offsets[name], begin = begin, begin + len(part.text) + 1
+    units, begin = list[Unit](), 0
+    for part in parts.values():
+        units += _paragraphs(parsed(part.text), part.text, begin)
+        begin += len(part.text) + len(_BETWEEN)
+    whole = _BETWEEN.join(part.text for part in parts.values())
 
-    def written(edits: Sequence[Edit]) -> bytes:
-        changed = dict[str, bytes]()
-        for name, part in parts.items():
-            first = offsets[name]
-            own = [Edit(e.begin - first, e.end - first, e.text) for e in edits
-                   if first <= e.begin <= first + len(part.text)]  # fmt: skip
-            if own:
-                changed[name] = part.encoded(edited(part.text, own))
-        return _repacked(archive, changed)
+    def with_edits(edits: Sequence[Edit]) -> bytes:
+        texts = edited(whole, edits).split(_BETWEEN)
+        made = zip(parts.items(), texts, strict=True)
+        return _repacked(archive, {name: part.encoded(text) for (name, part), text in made})
 
-    return Document(data, units, written)
-
-
-def _moved(write: Write, by: int) -> Write:
-    def moved(translation: str) -> list[Edit] | None:
-        edits = write(translation)
-        return edits and [Edit(e.begin + by, e.end + by, e.text) for e in edits]
-
-    return moved
+    return Document(data, units, with_edits)
 
 
 def _repacked(archive: zipfile.ZipFile, changed: Mapping[str, bytes]) -> bytes:
@@ -83,13 +71,14 @@ def _repacked(archive: zipfile.ZipFile, changed: Mapping[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def _paragraphs(root: Node, text: str) -> Iterator[Unit]:
+def _paragraphs(root: Node, text: str, first: int) -> Iterator[Unit]:
+    """first: where the text begins in that of all parts."""
     tag = next(text[node.begin : node.inner[0]] for node in root.children if node.inner[0])
     prefix = tag[1:].partition(":")[0] + ":" if ":" in tag.split()[0] else ""
     for node in root.walk():
         if node.name == "p" and text.startswith(f"<{prefix}p", node.begin):
             for part in _parts(node):
-                yield from _Paragraph(part, text, prefix).units()
+                yield from _Paragraph(part, text, prefix).units(first)
 
 
 def _parts(paragraph: Node) -> Iterator[list[Node]]:
@@ -110,7 +99,7 @@ class _Paragraph:
     def __init__(self, nodes: Sequence[Node], text: str, prefix: str) -> None:
         self._nodes, self._text, self._prefix = nodes, text, prefix
 
-    def units(self) -> Iterator[Unit]:
+    def units(self, first: int) -> Iterator[Unit]:
         """Its unit, if there is something to translate."""
         runs = _fields([*self._runs()])
         lengths = Counter[str]()
@@ -120,7 +109,7 @@ class _Paragraph:
         self._usual = max(lengths, key=lengths.__getitem__, default="")
         made = inline([*self._marked(runs)], keeps_space=True)
         if made is not None:
-            place = self._nodes[0].begin, self._nodes[-1].end
+            place = first + self._nodes[0].begin, first + self._nodes[-1].end
             yield replacing(made.source, *place, partial(self._restored, made))
 
     def _run(self, format: str, inner: str) -> str:
@@ -175,12 +164,11 @@ class _Paragraph:
             else:
                 pieces.append(run)
         for run in pieces:
-            marks = run.format not in (None, self._usual)
-            yield from [_Run(Kind.OPEN, "", name=f"format {run.format}", format=run.format)] * marks
-            yield run
-            yield from [
-                _Run(Kind.CLOSE, "", name=f"format {run.format}", format=run.format)
-            ] * marks
+            if run.format in (None, self._usual):
+                yield run
+            else:
+                mark = _Run(Kind.OPEN, "", name=f"format {run.format}", format=run.format)
+                yield from (mark, run, replace(mark, kind=Kind.CLOSE))
 
     def _restored(self, made: Inline, translation: str) -> str | None:
         pieces = made.pieces(translation)

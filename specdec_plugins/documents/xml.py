@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import partial
 from xml.parsers import expat
@@ -16,13 +16,15 @@ from specdec_plugins.documents.base import (
     Unit,
     Write,
     decoded,
+    escaping,
     is_other,
     unescaped,
 )
 from specdec_plugins.documents.inline import Inline, Kind, Piece, inline
 from specdec_plugins.errors import UserError
 
-_TAG = re.compile(rb"<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>")
+_TAG = re.compile(r"<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>")
+_LINE_END = re.compile(r"\r\n?|\n")  # for expat
 _DECLARED = re.compile(rb"<\?xml[^>]*encoding=[\"']([\w.:-]+)")
 _CDATA = "<![CDATA["
 OTHER = "#other"  # the name of a comment, an instruction or an entity
@@ -43,23 +45,18 @@ class Node:
     def named(self, *names: str) -> list[Node]:
         return [child for child in self.children if child.name in names]
 
-    def walk(self) -> Iterator[Node]:
-        """It and all in it, in their order."""
+    def walk(self, *closed: str) -> Iterator[Node]:
+        """It and all in it, in their order, without what is in elements of these names."""
         left = [self]
         while left:
             node = left.pop()
             yield node
-            left += reversed(node.children)
+            if node.name not in closed:
+                left += reversed(node.children)
 
     def find(self, *names: str) -> Iterator[Node]:
         """The elements of these names in it, but none that is within another one of them."""
-        left = [self]
-        while left:
-            node = left.pop()
-            if node.name in names:
-                yield node
-            else:
-                left += reversed(node.children)
+        return (node for node in self.walk(*names) if node.name in names)
 
     @property
     def said(self) -> str:
@@ -71,10 +68,11 @@ def _local(name: str) -> str:
 
 
 class _Reader:
-    """Builds nodes. Places are counted in bytes of UTF-8 while expat reads, then in characters."""
+    """Builds nodes."""
 
     def __init__(self, text: str) -> None:
-        self._data = text.encode()
+        self._source = text
+        self._lines = [0, *(found.end() for found in _LINE_END.finditer(text))]
         self.root = Node("", 0)
         self._opened = [self.root]
         self._in_cdata = False
@@ -87,15 +85,20 @@ class _Reader:
         # Also keeps entities of the file's own as they are.
         parser.DefaultHandler = self._other
         try:
-            parser.Parse(self._data, True)
+            parser.Parse(text, True)
         except expat.ExpatError as error:
             told = expat.ErrorString(error.code)
             raise UserError(
                 f"line {error.lineno}: is not XML ({told}); correct it, and close what is open."
             ) from error
 
+    @property
+    def _place(self) -> int:
+        parser = self._parser
+        return self._lines[parser.CurrentLineNumber - 1] + parser.CurrentColumnNumber
+
     def _at(self) -> int:
-        at = self._parser.CurrentByteIndex
+        at = self._place
         last = self._opened[-1].children[-1:]
         if last and not last[0].end:  # a text, which ends where something begins
             last[0].end = at
@@ -104,7 +107,7 @@ class _Reader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         at = self._at()
         node = Node(_local(name), at, attributes={_local(k): v for k, v in attributes.items()})
-        tag = _TAG.match(self._data, at)
+        tag = _TAG.match(self._source, at)
         assert tag is not None
         node.inner = tag.end(), tag.end()
         self._opened[-1].children.append(node)
@@ -114,17 +117,16 @@ class _Reader:
         at = self._at()
         node = self._opened.pop()
         begin = node.inner[0]
-        tag = None if self._data[begin - 2 : begin] == b"/>" else _TAG.match(self._data, at)
+        tag = None if self._source[begin - 2 : begin] == "/>" else _TAG.match(self._source, at)
         node.inner, node.end = (begin, at if tag else begin), tag.end() if tag else begin
 
     def _cdata(self, begins: bool) -> None:
         self._at()
         self._in_cdata = begins
         if begins:
-            self._opened[-1].children.append(Node("", self._parser.CurrentByteIndex))
+            self._opened[-1].children.append(Node("", self._place))
         else:
-            node = self._opened[-1].children[-1]
-            node.end = self._parser.CurrentByteIndex + len("]]>")
+            self._opened[-1].children[-1].end = self._place + len("]]>")
 
     def _text(self, said: str) -> None:
         children = self._opened[-1].children
@@ -136,29 +138,13 @@ class _Reader:
     def _other(self, said: str) -> None:
         if len(self._opened) > 1 and not self._in_cdata:
             at = self._at()
-            end = at + len(said.encode())
+            end = at + len(said)
             self._opened[-1].children.append(Node(OTHER, at, end, (at, end)))
 
 
 def parsed(text: str) -> Node:
     """The root, with the element of the document as its child. Raises UserError if it is no XML."""
-    root = _Reader(text).root
-    if not text.isascii():
-        _count_characters(root, text.encode())
-    return root
-
-
-def _count_characters(root: Node, data: bytes) -> None:
-    """Make places in bytes places in characters."""
-    nodes = [*root.walk()]
-    places = sorted({at for n in nodes for at in (n.begin, n.end, *n.inner)})
-    found, count, last = dict[int, int](), 0, 0
-    for at in places:
-        count += len(data[last:at].decode())
-        found[at], last = count, at
-    for n in nodes:
-        n.begin, n.end = found[n.begin], found[n.end]
-        n.inner = found[n.inner[0]], found[n.inner[1]]
+    return _Reader(text).root
 
 
 def read_xml(data: bytes, units: Callable[[Node, str], Iterator[Unit]]) -> Document:
@@ -175,13 +161,15 @@ def read_xml(data: bytes, units: Callable[[Node, str], Iterator[Unit]]) -> Docum
 
 def _named(node: Node, text: str, language: str) -> Iterator[Edit]:
     """The edit of an element that names the language of translations."""
-    version = node.attributes.get("version", "")
-    name = {"file": "target-language", "TS": "language"}.get(node.name)
-    if node.name == "xliff" and version.startswith("2"):
+    if node.name == "TS":
+        name = "language"
+    elif node.name == "xliff" and node.attributes.get("version", "").startswith("2"):
         name = "trgLang"
-    elif node.name == "file" and "source-language" not in node.attributes:
-        name = None  # of XLIFF 2, or of something else
-    if name is None or not is_other(node.attributes.get(name, ""), language):
+    elif node.name == "file" and "source-language" in node.attributes:  # not of XLIFF 2
+        name = "target-language"
+    else:
+        return
+    if not is_other(node.attributes.get(name, ""), language):
         return
     tag = text[node.begin : node.inner[0]]
     if name in node.attributes:
@@ -306,22 +294,23 @@ def qt(root: Node, text: str) -> Iterator[Unit]:
             for form in forms:
                 state = State.FUZZY if kind == "unfinished" else State.DONE
                 state = state if form.said.strip() else State.NEW
-                write = _qt_writer([form, *[target] * (form is forms[-1])], text, made)
+                finished = {form, target} if form is forms[-1] else {form}
+                write = _qt_writer(form, finished, text, made)
                 yield Unit(made.source, write, state, "" if made.marks else form.said)
 
 
-def _qt_writer(nodes: Sequence[Node], text: str, made: Inline) -> Write:
-    """nodes: where the translation goes, and what is to be marked as finished."""
-    form, *others = nodes
+def _qt_writer(form: Node, finished: Set[Node], text: str, made: Inline) -> Write:
+    """form: where the translation goes; finished: what is then to be marked as such."""
 
     def write(translation: str) -> list[Edit] | None:
         said = made.restored(translation)
         if said is None:
             return None
-        tags = [_changed(_opening(node, text), "type", "unfinished", "") for node in nodes]
-        edits = [Edit(form.begin, form.end, f"{tags[0]}{said}</{form.name}>")]
-        heads = [node for node in others if node is not form]
-        return edits + [Edit(n.begin, n.inner[0], tags[-1]) for n in heads]
+        edits = [Edit(form.inner[0], form.end, f"{said}</{form.name}>")]
+        for node in finished:
+            tag = _changed(_opening(node, text), "type", "unfinished", "")
+            edits.append(Edit(node.begin, node.inner[0], tag))
+        return edits
 
     return write
 
@@ -342,6 +331,9 @@ def resx(root: Node, text: str) -> Iterator[Unit]:
 
 # Android
 
+_ANDROID = {"n": "\n", "t": "\t"}
+_ESCAPING = escaping({**_ANDROID, "'": "'"})
+
 
 def android(root: Node, text: str) -> Iterator[Unit]:
     """Strings, and the items of arrays and plurals, but not those that are not translatable."""
@@ -356,19 +348,21 @@ def _android_unit(node: Node, text: str) -> Iterator[Unit]:
     is_quoted = re.fullmatch(r'\s*"(?:[^"\\]|\\.)*"\s*', raw, re.DOTALL) is not None
     is_cdata = _is_cdata(raw)
     has_quotes = is_cdata and '"' in re.sub(r"\\.", "", raw)  # as HTML needs them
-    pieces = []
-    for piece in _pieces(node, text, {"g"}):
+    pieces = [*_pieces(node, text, {"g"})]
+    for at, piece in enumerate(pieces):
         if piece.kind is Kind.TEXT:
             # Of the quotes, the outer ones only: neither is escaped.
             quotes = r'^\s*"|(?<!\\)((?:\\\\)*)"\s*\Z'
-            spaces, kept = (quotes, r"\1") if is_quoted else (r"\s+", " ")
-            said = unescaped(re.sub(spaces, kept, piece.text), {"n": "\n", "t": "\t"})
-            piece = Piece(Kind.TEXT, piece.raw, said)
-        pieces.append(piece)
+            # Any white space is one space, but for what stands around the text in the file.
+            is_first = at == 0 and piece.raw[:1].isspace()
+            is_last = piece is pieces[-1] and piece.raw[-1:].isspace()
+            blanks = r"(?<=\S)" * is_first + r"\s+" + r"(?=\S)" * is_last
+            spaces, kept = (quotes, r"\1") if is_quoted else (blanks, " ")
+            said = unescaped(re.sub(spaces, kept, piece.text), _ANDROID)
+            pieces[at] = Piece(Kind.TEXT, piece.raw, said)
 
     def quoted(said: str) -> str:
-        said = said.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
-        said = said.replace("'", "\\'")
+        said = said.translate(_ESCAPING)
         said = said if has_quotes else said.replace('"', '\\"')
         said = f'"{said}"' if is_quoted else said
         said = f"\\{said}" if said[:1] in ("@", "?") else said

@@ -107,15 +107,12 @@ def _allow(app: FastAPI, origins: list[str]) -> None:
 
 
 def _add_page(app: FastAPI) -> None:
-    def serve(name: str, path: str) -> None:
-        async def get() -> FileResponse:
+    for name in ("index.html", "page.css", "page.js", "icon.svg"):
+
+        async def get(request: Request, name: str = name) -> Response:
             return FileResponse(_PAGE / name, headers=_PAGE_HEADERS)
 
-        app.get(path, include_in_schema=False)(get)
-
-    serve("index.html", "/")
-    for name in ("page.css", "page.js", "icon.svg"):
-        serve(name, f"/{name}")
+        app.add_route("/" if name == "index.html" else f"/{name}", get)
 
 
 class Connection(HttpToolsProtocol):
@@ -234,12 +231,14 @@ class Gate:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope["path"], Headers(scope=scope))
         settings = self._service.settings
         most = settings.max_file if scope["path"] == "/translate_file" else settings.max_body
-        body = await self._body(receive, most, keeps=refusal is None)
-        if refusal is not None:
-            raise refusal
+        try:
+            self._check(scope["path"], Headers(scope=scope))
+        except ServiceError:
+            await self._body(receive, most, keeps=False)
+            raise
+        body = await self._body(receive, most, keeps=True)
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def received() -> Message:
@@ -252,25 +251,21 @@ class Gate:
             answer = await endpoint(Request(scope, received))
             await answer(scope, received, send)
 
-    def _refusal(self, path: str, headers: Headers) -> ServiceError | None:
-        """What the headers alone decide."""
+    def _check(self, path: str, headers: Headers) -> None:
+        """Raises ServiceError for what the headers alone decide."""
         key, origin, kind = bearer(headers), headers.get("origin"), content_type(headers)
-        try:
-            if key is not None or path not in _BODY_HAS_KEY:
-                self._service.check_key(key or b"")
-        except ServiceError as error:
-            return error
+        if key is not None or path not in _BODY_HAS_KEY:
+            self._service.check_key(key or b"")
         # A page may send these types to any address without asking; its own server is no stranger.
         allowed = {"*", origin} & {*self._service.settings.origins}
         is_own = not origin or urlsplit(origin).netloc == headers.get("host")
         if origin and not (is_own or allowed or kind == _JSON):
-            return ServiceError(403, f"A page of {origin[:100]} must send its request as {_JSON}.")
+            raise ServiceError(403, f"A page of {origin[:100]} must send its request as {_JSON}.")
         if (coding := headers.get("content-encoding") or "identity") != "identity":
-            return ServiceError(415, f"A body in {coding[:100]} is not read; send it uncompressed.")
+            raise ServiceError(415, f"A body in {coding[:100]} is not read; send it uncompressed.")
         if kind.startswith("multipart/") and kind != PARTS:
             told = f"A body of {kind[:100]} is not read; send {_JSON}, {FORM} or {PARTS}."
-            return ServiceError(415, told)
-        return None
+            raise ServiceError(415, told)
 
     async def _body(self, receive: Receive, most: int, keeps: bool) -> bytes:
         """Read a body of bounded size in bounded time, also one that is not kept.

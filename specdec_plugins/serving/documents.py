@@ -12,19 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
 from specdec_plugins.app.planning import Translated
-from specdec_plugins.app.types import Score
 from specdec_plugins.documents.base import Document
 from specdec_plugins.documents.job import Job
 from specdec_plugins.errors import UserError
 from specdec_plugins.serving.errors import ServiceError
+from specdec_plugins.serving.schemas import Parameters
 from specdec_plugins.serving.service import Service
 from specdec_plugins.serving.settings import ServerSettings
 
-Pair = tuple[str | None, str | None]  # of languages; None = the default
-_BUSY, _BAD, _GONE = 429, 400, 404
 _PAUSE = 1.0  # seconds until a part of a file is sent again while the server is busy
 _KEPT = 600.0  # seconds that a translated file can be fetched
 _TOKEN = 32  # letters of a name that nobody guesses
@@ -36,11 +33,9 @@ class Translation:
     """A document in another language, and what it lacks."""
 
     data: bytes
-    is_cut: bool = False
-    fault: str = ""
-    scores: Sequence[Score] = ()  # of its sentences, if asked for
-    lost: Sequence[str] = ()  # texts that stay, as a translation would have lost markup
-    others: Sequence[bytes] = ()  # with the second best translations of its texts, and so on
+    texts: Sequence[Translated]
+    lost: Sequence[str]  # texts that stay, as a translation would have lost markup
+    others: Sequence[bytes]  # with the second best translations of its texts, and so on
 
     @property
     def note(self) -> str | None:
@@ -58,26 +53,19 @@ async def job_of(reads: Callable[[bytes], Document], data: bytes) -> Job:
     try:
         return Job(await asyncio.to_thread(reads, data))
     except UserError as error:
-        raise ServiceError(_BAD, f"The document {error}") from error
+        raise ServiceError(400, f"The document {error}") from error
 
 
 async def translate_document(
-    service: Service,
-    job: Job,
-    languages: Pair,
-    num: int = 0,
-    glossary: dict[str, str] | None = None,
-    with_scores: bool = False,
+    service: Service, job: Job, options: Parameters, num: int = 0
 ) -> Translation:
-    """The last three: as for `Service.translate`. Raises ServiceError as that does."""
+    """options, num: as for `Service.translate`. Raises ServiceError as that does."""
     done, others = dict[str, Translated](), dict[str, list[str]]()
-    for part in (parts := [*_parts(job.texts, service.settings)]):
-        waits = part is not parts[0]
-        asked = languages, num, glossary, with_scores
-        best, rest = await _translated(service, part, asked, waits)
+    for part in _parts(job.texts, service.settings):
+        best, rest = await _translated(service, part, options, num, waits=bool(done))
         done.update(zip(part, best, strict=True))
         others.update(zip(part, rest, strict=True))
-    language = languages[1] or service.model.codec.target_lang
+    language = options.target_lang or service.model.codec.target_lang
 
     def written() -> list[tuple[bytes, list[str]]]:
         """By rank of translations (the last where there are fewer); each with texts that stay."""
@@ -90,25 +78,18 @@ async def translate_document(
     (data, lost), *more = await asyncio.to_thread(written)
     # A page whose texts stay is no alternative.
     pages = dict.fromkeys(page for page, own in more if len(own) <= len(lost) and page != data)
-    return Translation(
-        data,
-        any(one.is_cut for one in done.values()),
-        next((one.fault for one in done.values() if one.fault), ""),
-        [score for one in done.values() for score in one.scores],
-        lost,
-        [*pages],
-    )
+    return Translation(data, [*done.values()], lost, [*pages])
 
 
 async def _translated(
-    service: Service, part: list[str], asked: tuple[Any, ...], waits: bool
+    service: Service, part: list[str], options: Parameters, num: int, waits: bool
 ) -> tuple[list[Translated], list[list[str]]]:
     """waits: for a busy server, as far as the time of a request; a document is begun then."""
     while True:
         try:
-            return await service.translate(part, *asked)
+            return await service.translate(part, options, num)
         except ServiceError as error:
-            if error.status != _BUSY or not waits:
+            if error.status != 429 or not waits:
                 raise
             await asyncio.sleep(_PAUSE)
 
@@ -155,7 +136,6 @@ def kept_file(name: str) -> tuple[str, Path]:
     path = _folder() / PurePath(name).name
     # Unlike `Path.is_file`, which raises an error for a name that is too long.
     if len(token) != _TOKEN or path.name != name or not os.path.isfile(path):
-        raise ServiceError(
-            _GONE, "There is no such file, or it was fetched too late; send it again."
-        )
+        told = "There is no such file, or it was fetched too late; send it again."
+        raise ServiceError(404, told)
     return own, path

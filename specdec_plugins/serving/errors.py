@@ -31,13 +31,10 @@ class ServiceError(Exception):
     """An HTTP status and a message for people."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status, message)
+        super().__init__(message)
         self.status = status
         self.message = message
         self.headers = headers
-
-    def __str__(self) -> str:
-        return self.message
 
     @property
     def kind(self) -> str:

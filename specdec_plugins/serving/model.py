@@ -49,10 +49,6 @@ class ServedModel:
         return self.settings.drafter if self.settings.drafts else None
 
     @property
-    def can_sample(self) -> bool:
-        return self.decoder.method.rule.samples
-
-    @property
     def eos(self) -> int:
         return self.decoder.verifier.special.eos
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, count
+from itertools import count
 from typing import Any
 
-from specdec_plugins.app.codec import Codec
 from specdec_plugins.app.glossary import Glossary
-from specdec_plugins.app.planning import NEXT_SEED, How, Part, Plan, Text
+from specdec_plugins.app.planning import How, Part, Plan, Text
 from specdec_plugins.decoding.engine import check_request
 from specdec_plugins.decoding.requests import SEEDS, DecodeParams
 from specdec_plugins.decoding.rules.mixed import GREEDY_TOP_K
@@ -36,21 +35,19 @@ class TextPlan(Plan[BatchRow]):
         self.seed = seed
         self.size = size
 
-    def decoded_with(self, params: DecodeParams, seed: int) -> TextPlan:
-        """The same texts, to be decoded in another way; each sentence has a seed of its own."""
-        seeds = ((seed + number * NEXT_SEED) % SEEDS for number in count())
+    def decoded_with(self, params: DecodeParams) -> TextPlan:
+        """The same texts, to be decoded in another way, before they were."""
 
         def again(part: Part[BatchRow]) -> Part[BatchRow]:
             request, how = part.request, replace(part.how, params=params)
             if request is not None:
-                # The first sentence has the request's seed.
                 before = request.params
                 own = replace(params, max_len=before.max_len, ends_loops=before.ends_loops)
-                request = replace(request, params=replace(own, seed=next(seeds)))
-            return replace(part, how=how, request=request, result=None, said=None)
+                request = replace(request, params=own)
+            return replace(part, how=how, request=request)
 
         texts = (Text([*map(again, text.parts)], text.end) for text in self.texts)
-        return TextPlan(texts, seed, self.size)
+        return TextPlan(texts, self.seed, self.size)
 
 
 def make_plan(
@@ -58,17 +55,15 @@ def make_plan(
     options: Parameters,
     model: ServedModel,
     settings: ServerSettings,
-    take: Callable[[int], None] = lambda num: None,
-    copies: int = 1,
+    take: Callable[[int], None],
+    copies: int,
 ) -> TextPlan:
     """copies: how often each sentence will be decoded at once. take: is told how many sentences
     that are, before the longer part of the work, and may raise ServiceError.
 
     Raises UserError or ServiceError if a text or an option cannot be served.
     """
-    params = row_params(options, model, settings)
-    codec = model.codec.between(options.source_lang, options.target_lang)
-    how = _how(codec, params, options, model, settings)
+    how = _how(options, model, settings)
     sentences = list(_sentences(how, texts))
     seed = options.seed or 0
     if options.do_sample and options.seed is None:
@@ -82,12 +77,9 @@ def make_plan(
             f"parts{fewer}.",
         )
     take(num)
-    names, before = (f"sentence {number}" for number in count(1)), [0]
-    before += accumulate(len(one) // 2 for one in sentences)
-    prepared: Iterator[Text[BatchRow]] = (
-        how.opened(one, names, seed + number * NEXT_SEED)
-        for one, number in zip(sentences, before, strict=False)
-    )
+    names = (f"sentence {number}" for number in count(1))
+    # Where several texts are allowed, none is a sample.
+    prepared: list[Text[BatchRow]] = [how.opened(one, names, seed) for one in sentences]
     plan = TextPlan(prepared, seed, sum(map(len, texts)))
     for request in plan.requests:
         check_request(request, model.decoder.verifier, model.decoder.method)
@@ -101,18 +93,13 @@ def _sentences(how: How, texts: Sequence[str]) -> Iterator[list[str]]:
         yield found
 
 
-def _how(
-    codec: Codec,
-    params: DecodeParams,
-    options: Parameters,
-    model: ServedModel,
-    settings: ServerSettings,
-) -> How:
-    limit, asked = most_tokens(model, settings), options.max_new_tokens
-    own = model.settings
+def _how(options: Parameters, model: ServedModel, settings: ServerSettings) -> How:
+    """Raises UserError as `row_params`, or if the model lacks a language."""
+    limit, asked, own = most_tokens(model, settings), options.max_new_tokens, model.settings
+    codec = model.codec.between(options.source_lang, options.target_lang)
     return How(
         codec,
-        params,
+        row_params(options, model, settings),
         longest=model.limits.source,
         room=lambda num_source: own.max_len(num_source, limit) if asked is None else asked,
         is_bounded=asked is not None or own.is_bounded,
@@ -136,7 +123,6 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
     Raises UserError if this server cannot do what is asked.
     """
     can_draft = model.decoder.method.drafter is not None
-    require(model.can_sample or not options.do_sample, "This server cannot sample; omit do_sample.")
     require(can_draft or not options.use_drafter, "This server has no drafter; omit use_drafter.")
     limit, asked_len = most_tokens(model, settings), options.max_new_tokens or 1
     told = f"max_new_tokens {asked_len} exceeds this server's limit of {limit}."
@@ -147,7 +133,7 @@ def row_params(options: Parameters, model: ServedModel, settings: ServerSettings
         # The tolerance of greedy requests does not apply to samples.
         defaults |= {"temperature": settings.temperature, "top_p": settings.top_p}
     else:
-        defaults |= {"beta": settings.beta, "top_k": GREEDY_TOP_K if model.can_sample else 0}
+        defaults |= {"beta": settings.beta, "top_k": GREEDY_TOP_K}
     named = {name: getattr(options, name) for name in _ROW}
     asked = {name: value for name, value in named.items() if value is not None}
     if not can_draft or options.use_drafter is False:

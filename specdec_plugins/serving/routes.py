@@ -18,13 +18,13 @@ import specdec_plugins
 from specdec_plugins.app.planning import Translated
 from specdec_plugins.app.report import kernels_in_use
 from specdec_plugins.documents import FORMATS, read
+from specdec_plugins.documents.job import Job
 from specdec_plugins.documents.pages import read_html
 from specdec_plugins.formats.pretrained.languages import name_of
 from specdec_plugins.serving import documents, schemas, stream
-from specdec_plugins.serving.documents import Pair
 from specdec_plugins.serving.errors import ServiceError
 from specdec_plugins.serving.planning import most_tokens
-from specdec_plugins.serving.schemas import M
+from specdec_plugins.serving.schemas import M, Parameters
 from specdec_plugins.serving.service import Service, Subscription
 from specdec_plugins.text.detection import Guess
 
@@ -54,8 +54,11 @@ TheService = Annotated[Service, Depends(service_of)]
 
 
 async def _read(request: Request, model: type[M]) -> tuple[Service, M]:
-    """The server, and the body of a request. Raises ServiceError."""
-    return await service_of(request), await schemas.read(request, model)
+    """The server, and the body of a request that has the server's key. Raises ServiceError."""
+    service, body = await service_of(request), await schemas.read(request, model)
+    if bearer(request.headers) is None:  # others are checked before their bodies are read
+        service.check_key((getattr(body, "api_key", None) or "").encode())
+    return service, body
 
 
 def bearer(headers: Headers) -> bytes | None:
@@ -112,79 +115,72 @@ async def post_root(request: Request) -> Response:
 async def post_translate(request: Request) -> Response:
     """Translate a text or a list of texts, in the shape of LibreTranslate."""
     service, body = await _read(request, schemas.TranslateRequest)
-    _check_key(request, service, body.api_key)
-    limit = service.settings.max_alternatives
-    if body.alternatives > limit:
-        message = f"{body.alternatives} alternatives exceed this server's limit of {limit}."
+    num, limit = body.alternatives, service.settings.max_alternatives
+    if num > limit:
+        message = f"{num} alternatives exceed this server's limit of {limit}."
         raise ServiceError(413, message)
-    is_one = isinstance(body.q, str)
     texts = [body.q] if isinstance(body.q, str) else body.q
     async with service.until(service.deadline(), request.receive):
-        source, guesses = await service.source_of(body.source, texts)
-        pages = _pages if body.format == "html" else _texts
-        answer = await pages(service, texts, (source, body.target), body)
+        jobs = [await _job(text) for text in texts if body.format == "html"]
+        said = [one for job in jobs for one in job.texts] if jobs else texts
+        source, guesses = await service.source_of(body.source, said)
+        options = Parameters(
+            source_lang=source, target_lang=body.target, glossary=body.glossary, details=body.scores
+        )
+        if jobs:
+            answer = await _pages(service, jobs, options, num)
+        else:
+            answer = await _texts(service, texts, options, num)
     answer.detectedLanguage = [_detected(guesses[0])] * len(texts) if guesses else None
-    for name in (*_OF_EACH, "detectedLanguage"):
-        value = getattr(answer, name)
-        setattr(answer, name, value[0] if is_one and value else value)
+    if isinstance(body.q, str):
+        for name in schemas.TranslateResponse.model_fields.keys() - {"note"}:
+            value = getattr(answer, name)
+            setattr(answer, name, value and value[0])
     return _json(answer)
 
 
-# Fields of the answer that are lists if the question is one.
-_OF_EACH = ("translatedText", "alternatives", "truncated", "unreadable", "scores")
-
-
-def _asked(body: schemas.TranslateRequest) -> tuple[int, dict[str, str] | None, bool]:
-    """What `Service.translate` takes beside texts and languages."""
-    return body.alternatives, body.glossary, body.scores
+async def _job(page: str) -> Job:
+    """Of HTML, whose attributes stay as they are."""
+    return await documents.job_of(partial(read_html, attributes=False), page.encode("utf-8-sig"))
 
 
 async def _texts(
-    service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
+    service: Service, texts: list[str], options: Parameters, num: int
 ) -> schemas.TranslateResponse:
-    best, others = await service.translate(texts, languages, *_asked(body))
-    return _translated(service, body, best, [one.text for one in best], others)
+    best, others = await service.translate(texts, options, num)
+    return _translated([one.text for one in best], [[one] for one in best], others, options, num)
 
 
 async def _pages(
-    service: Service, texts: list[str], languages: Pair, body: schemas.TranslateRequest
+    service: Service, jobs: list[Job], options: Parameters, num: int
 ) -> schemas.TranslateResponse:
-    """HTML, whose attributes stay as they are."""
-    done, asked = list[documents.Translation](), _asked(body)
-    for text in texts:
-        job = await documents.job_of(partial(read_html, attributes=False), text.encode("utf-8-sig"))
-        done.append(await documents.translate_document(service, job, languages, *asked))
+    done = [await documents.translate_document(service, job, options, num) for job in jobs]
+    pages = [one.data.decode("utf-8-sig") for one in done]
     others = [[other.decode("utf-8-sig") for other in one.others] for one in done]
-    answer = _translated(
-        service, body, done, [one.data.decode("utf-8-sig") for one in done], others
-    )
+    answer = _translated(pages, [one.texts for one in done], others, options, num)
     answer.note = next((one.note for one in done if one.note), answer.note)
     return answer
 
 
 def _translated(
-    service: Service,
-    body: schemas.TranslateRequest,
-    done: Sequence[Translated | documents.Translation],
-    texts: list[str],
+    made: list[str],
+    done: Sequence[Sequence[Translated]],
     others: list[list[str]],
+    options: Parameters,
+    num: int,
 ) -> schemas.TranslateResponse:
-    """texts: the translations; others: the alternatives of each."""
-    scores = [[schemas.SentenceScore.with_tokens(s) for s in one.scores] for one in done]
+    """made: the translations; done: what became of the texts of each; others: its alternatives."""
+    score = schemas.SentenceScore.with_tokens
+    scores = [[score(one) for text in texts for one in text.scores] for texts in done]
+    told = f"Some texts have fewer than {num} alternatives, because a search finds no others."
     return schemas.TranslateResponse(
-        translatedText=texts,
-        alternatives=others if body.alternatives else None,
-        truncated=[one.is_cut for one in done],
-        unreadable=[one.fault or None for one in done],
-        scores=scores if body.scores else None,
-        note=service.note_on(others, body.alternatives),
+        translatedText=made,
+        alternatives=others if num else None,
+        truncated=[any(text.is_cut for text in texts) for texts in done],
+        unreadable=[next((text.fault for text in texts if text.fault), None) for texts in done],
+        scores=scores if options.details else None,
+        note=told if any(len(found) < num for found in others) else None,
     )
-
-
-def _check_key(request: Request, service: Service, given: str | None) -> None:
-    """Raises ServiceError for a body without the key, if the headers have none either."""
-    if bearer(request.headers) is None:
-        service.check_key((given or "").encode())
 
 
 def _detected(guess: Guess) -> schemas.Detected:
@@ -195,7 +191,6 @@ def _detected(guess: Guess) -> schemas.Detected:
 async def post_detect(request: Request) -> Response:
     """The languages that a text may be in, the most probable first, in LibreTranslate's shape."""
     service, body = await _read(request, schemas.DetectRequest)
-    _check_key(request, service, body.api_key)
     languages = service.model.codec.languages
     known = dict.fromkeys((*languages.sources, *languages.targets))
     text = body.q if isinstance(body.q, str) else "\n".join(body.q)
@@ -209,12 +204,12 @@ async def post_detect(request: Request) -> Response:
 async def post_translate_file(request: Request) -> Response:
     """Translate a document; the answer says where the translation can be fetched for a while."""
     service, body = await _read(request, schemas.FileRequest)
-    _check_key(request, service, body.api_key)
     name, data = body.file.filename or "", await body.file.read()
     async with service.until(service.deadline(), request.receive):
         job = await documents.job_of(partial(read, name), data)
         source, _ = await service.source_of(body.source, job.texts)
-        done = await documents.translate_document(service, job, (source, body.target))
+        options = Parameters(source_lang=source, target_lang=body.target)
+        done = await documents.translate_document(service, job, options)
     kept = await asyncio.to_thread(documents.keep, name, done.data)
     address = f"{request.base_url}download_file/{quote(kept)}"
     return _json(schemas.FileResponse(translatedFileUrl=address, note=done.note))
@@ -294,7 +289,6 @@ async def get_info(service: TheService) -> schemas.Info:
         beta=settings.beta,
         tau=settings.tau,
         guarantee=method.rule.guarantee(settings.beta).value,
-        can_sample=model.can_sample,
         needs_api_key=settings.api_key is not None,
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import urllib.parse
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -301,32 +300,32 @@ class Detected(BaseModel):
 
 
 class FileResponse(BaseModel):
-    translatedFileUrl: str  # noqa: N815  # LibreTranslate's name
+    translatedFileUrl: str  # LibreTranslate's name
     note: str | None = None  # what is not translated, and why
 
 
 class FrontendSettings(BaseModel):
     """What LibreTranslate's clients ask before they show anything; the names are its own."""
 
-    charLimit: int  # noqa: N815
-    frontendTimeout: int = 500  # noqa: N815
-    apiKeys: bool  # noqa: N815
-    keyRequired: bool  # noqa: N815
+    charLimit: int
+    frontendTimeout: int = 500
+    apiKeys: bool
+    keyRequired: bool
     suggestions: bool = False
-    filesTranslation: bool = True  # noqa: N815
-    supportedFilesFormat: list[str]  # noqa: N815
+    filesTranslation: bool = True
+    supportedFilesFormat: list[str]
     language: dict[str, dict[str, str]]  # of source and target: code and name
 
 
 class TranslateResponse(BaseModel):
-    translatedText: str | list[str]  # noqa: N815  # LibreTranslate's name
+    translatedText: str | list[str]  # LibreTranslate's name
     alternatives: list[str] | list[list[str]] | None = None
     truncated: bool | list[bool] = False  # as in `Lacks`; a list if q is one
     unreadable: str | list[str | None] | None = None
     # Of each sentence, if scores were asked for; a list of lists if q is a list.
     scores: list[SentenceScore] | list[list[SentenceScore]] | None = None
     note: str | None = None  # why there are fewer alternatives, or what is not translated
-    detectedLanguage: Detected | list[Detected] | None = None  # noqa: N815
+    detectedLanguage: Detected | list[Detected] | None = None
 
 
 class Language(BaseModel):
@@ -368,7 +367,7 @@ class Info(BaseModel):
     beta: int
     tau: float
     guarantee: str
-    can_sample: bool
+    can_sample: bool = True
     needs_api_key: bool
 
 
@@ -400,6 +399,8 @@ async def read(request: Request, model: type[M]) -> M:
         fault = max(faults, key=lambda one: len(one["loc"]))
         is_object = fault["loc"] or fault["type"] not in _NO_OBJECT
         raise ServiceError(422 if is_object else 400, _sentence(fault)) from error
+    except ValueError as error:
+        raise ServiceError(400, f"The form cannot be read ({error}).") from error
 
 
 def content_type(headers: Headers) -> str:
@@ -416,11 +417,11 @@ def schema_of(model: type[BaseModel], kind: str = "application/json") -> dict[st
 
 
 def _form(body: bytes) -> dict[str, Any]:
-    with _readable():
-        fields = urllib.parse.parse_qsl(
+    return _fields(
+        urllib.parse.parse_qsl(
             body.decode(), keep_blank_values=True, errors="strict", max_num_fields=1000
         )
-    return _fields(fields)
+    )
 
 
 async def _parts(request: Request) -> list[tuple[str, Any]]:
@@ -429,8 +430,7 @@ async def _parts(request: Request) -> list[tuple[str, Any]]:
     kind = f"{request.headers['content-type']}; charset=latin-1".encode("latin-1")
     scope = {**request.scope, "headers": [(b"content-type", kind)]}
     form = await Request(scope, request.receive).form(max_files=1, max_fields=1000)
-    with _readable():
-        return [(_utf8(name), _utf8(value)) for name, value in form.multi_items()]
+    return [(_utf8(name), _utf8(value)) for name, value in form.multi_items()]
 
 
 def _utf8(field: str | UploadFile) -> Any:
@@ -438,15 +438,6 @@ def _utf8(field: str | UploadFile) -> Any:
         return field.encode("latin-1").decode()
     field.filename = (field.filename or "").encode("latin-1").decode(errors="replace")
     return field
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Raises ServiceError in place of ValueError."""
-    try:
-        yield
-    except ValueError as error:
-        raise ServiceError(400, f"The form cannot be read ({error}).") from error
 
 
 def _fields(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -34,8 +34,6 @@ T = TypeVar("T")
 # Seconds. No text of a permitted size keeps the text thread as long.
 _STUCK_AFTER = 10.0
 _SHORT = 500  # characters that take less time than a change of threads, or little more
-
-_MOST_BEAMS = 16  # as in `Parameters`
 
 
 class Service:
@@ -182,26 +180,18 @@ class Service:
         return (found[0].code if found and len(known) > 1 else None), found
 
     async def translate(
-        self,
-        texts: Sequence[str],
-        languages: tuple[str | None, str | None] = (None, None),
-        num: int = 0,
-        glossary: dict[str, str] | None = None,
-        with_scores: bool = False,
+        self, texts: Sequence[str], options: Parameters, num: int = 0
     ) -> tuple[list[Translated], list[list[str]]]:
         """The translation of each text, and up to `num` others, the best of a beam search.
 
-        Fewer if it finds fewer that differ; `note_on` says so.
+        Fewer if it finds fewer that differ.
         """
-        named: Any = dict(zip(("source_lang", "target_lang"), languages, strict=True))
-        named["glossary"] = glossary
-        asked, size = Parameters(**named, details=with_scores), min(num + 1, _MOST_BEAMS)
-        plan = await self.plan(texts, asked, 1 + bool(num))
+        plan, size = await self.plan(texts, options, 1 + bool(num)), num + 1
         plans = [plan]
         if num:
-            search = Parameters(**named, num_beams=max(size, asked.size), n_best=size)
-            wide = row_params(search, self.model, self.settings)
-            plans.append(plan.decoded_with(wide, plan.seed))
+            wide = {"num_beams": max(size, options.size), "n_best": size, "details": False}
+            search = options.model_copy(update=wide)
+            plans.append(plan.decoded_with(row_params(search, self.model, self.settings)))
         await self.decode(*plans)
 
         def read() -> tuple[list[Translated], list[list[str]]]:
@@ -214,17 +204,15 @@ class Service:
 
         return await self.with_text(read, plan.size)
 
-    def note_on(self, others: Sequence[Sequence[str]], num: int) -> str | None:
-        """Why there are fewer alternatives of some texts than `num`; None if there are not."""
-        if all(len(found) == num for found in others):
-            return None
-        return f"Some texts have fewer than {num} alternatives, because a search finds no others."
-
     async def decode(self, *plans: TextPlan) -> None:
         """Decode what plans wait for, and count it. Cancelling this frees their rows."""
         await self.finish(*plans)
-        for plan in plans:
-            self.answered(plan)
+        for text in [text for plan in plans for text in plan.texts]:
+            for row in text.results:
+                self.metrics.answered(len(row.token_ids), len(row.events), row.decode_seconds)
+            for part in text.parts:
+                self.metrics.incomplete.labels("truncated").inc(part.is_cut)
+                self.metrics.incomplete.labels("unreadable").inc(bool(part.fault))
 
     async def finish(self, *plans: TextPlan) -> None:
         while requests := [request for plan in plans for request in plan.requests]:
@@ -243,14 +231,6 @@ class Service:
                 plan.take([*islice(left, len(plan.requests))])
 
         await self.with_text(take, sum(plan.size for plan in plans))
-
-    def answered(self, plan: TextPlan) -> None:
-        for text in plan.texts:
-            for row in text.results:
-                self.metrics.answered(len(row.token_ids), len(row.events), row.decode_seconds)
-            for part in text.parts:
-                self.metrics.incomplete.labels("truncated").inc(part.is_cut)
-                self.metrics.incomplete.labels("unreadable").inc(bool(part.fault))
 
     async def with_text(self, work: Callable[[], T], size: int) -> T:
         """The result of `work` on texts of so many characters."""
@@ -291,13 +271,13 @@ class Subscription(Submission):
 
         Raises the error of whichever sentence failed first.
         """
-        is_last = False
-        while not is_last:
+        while True:
             news = await self._news[row].get()
             if isinstance(news, Exception):
                 raise news
             yield news
-            is_last = news.event.result is not None
+            if news.event.result is not None:
+                return
 
     def close(self) -> None:
         """Free the unfinished rows."""

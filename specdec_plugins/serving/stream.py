@@ -29,32 +29,31 @@ _INCOMPLETE = "\ufffd"
 async def generate(service: Service, text: str, options: Parameters) -> schemas.GenerateResponse:
     plan = await service.plan([text], options)
     await service.decode(plan)
-    [done] = plan.texts
-    one = await service.with_text(lambda: Translated.of(done), plan.size)
+    return await service.with_text(lambda: _response(service.model, plan, options), plan.size)
+
+
+def _response(model: ServedModel, plan: TextPlan, options: Parameters) -> schemas.GenerateResponse:
+    """The answer for a plan of one text that is decoded."""
+    [text] = plan.texts
+    done = Translated.of(text)
     answer = schemas.GenerateResponse(
-        generated_text=one.text, truncated=one.is_cut, unreadable=one.fault or None
+        generated_text=done.text, truncated=done.is_cut, unreadable=done.fault or None
     )
     if options.n_best:
-        num = options.n_best
-        found = await service.with_text(lambda: ranked(done, num), plan.size)
         answer.n_best = [
             schemas.Hypothesis(generated_text=one.text, score=one.score, logprob=one.log_prob)
-            for one in found
+            for one in ranked(text, options.n_best)
         ]
     if options.details:
-        answer.details = make_details(plan, options, one)
-        sentences = [(GrowingSentence(service.model, part), part.result) for part in done.parts]
-        answer.details.tokens = await service.with_text(
-            lambda: [t for s, row in sentences for t in s.add(*_tokens_of(row))], plan.size
-        )
+        answer.details = _details(plan, options, done)
+        answer.details.tokens = []
+        for part in text.parts:
+            ids, scores = (row.token_ids, row.token_scores) if (row := part.result) else ([], [])
+            answer.details.tokens += GrowingSentence(model, part).add(ids, scores)
     return answer
 
 
-def _tokens_of(row: BatchRow | None) -> tuple[list[int], list[float]]:
-    return (row.token_ids, row.token_scores) if row else ([], [])
-
-
-def make_details(plan: TextPlan, options: Parameters, done: Translated) -> schemas.Details:
+def _details(plan: TextPlan, options: Parameters, done: Translated) -> schemas.Details:
     [text] = plan.texts
     every = [pair for one in done.scores for pair in one.tokens]
     return schemas.Details(
@@ -62,13 +61,11 @@ def make_details(plan: TextPlan, options: Parameters, done: Translated) -> schem
         generated_tokens=sum(len(row.token_ids) for row in text.results),
         seed=plan.seed if options.do_sample else None,
         score=schemas.Score.of(Score(every)) if every else None,
-        speculation=[_speculation(part) for part in text.parts if part.result is not None],
+        speculation=[_speculation(part.result, part.score) for part in text.parts if part.result],
     )
 
 
-def _speculation(part: Part[BatchRow]) -> schemas.Speculation:
-    row = part.result
-    assert row is not None
+def _speculation(row: BatchRow, score: Score | None) -> schemas.Speculation:
     events = row.events
     return schemas.Speculation(
         rounds=len(events),
@@ -77,7 +74,7 @@ def _speculation(part: Part[BatchRow]) -> schemas.Speculation:
         emitted=[len(event.emitted_ids) for event in events],
         queue_ms=_ms(row.queue_seconds),
         decode_ms=_ms(row.decode_seconds),
-        score=schemas.Score.of(part.score) if part.score else None,
+        score=schemas.Score.of(score) if score else None,
     )
 
 
@@ -179,7 +176,7 @@ async def _end(
     done = await service.with_text(lambda: Translated.of(text), plan.size)
     last.token.text += text.end
     last.generated_text, last.truncated = done.text, done.is_cut
-    last.unreadable, last.details = done.fault or None, make_details(plan, options, done)
+    last.unreadable, last.details = done.fault or None, _details(plan, options, done)
 
 
 async def _whole(service: Service, text: Text[BatchRow], part: Part[BatchRow]) -> str:

@@ -64,7 +64,6 @@ _ASKED = {
     "protect_numbers": "protect_numbers",
 }
 _COUNTS = ("drafted", "accepted", "emitted")  # tokens of each round
-_HEEDED_HERE = ("on_unreadable",)  # of an answer
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ class Server:
         for name in given:
             is_ours = name in Settings.__dataclass_fields__
             require(
-                not is_ours or name in (*_ASKED, *_HEEDED_HERE, "glossary"),
+                not is_ours or name in (*_ASKED, "on_unreadable", "glossary"),
                 "--server uses the server's own model and settings; omit "
                 f"{'the folder' if name == 'data' else flag_of(Settings, name)}.",
             )
@@ -255,13 +254,13 @@ class Server:
         require("prefix_file" not in given, told)
         self._url, self._num_requests = url, num_requests
         self._copies = given.get("on_unreadable", "copy") == "copy"
-        self._asked = {_ASKED[name]: given[name] for name in given if name in _ASKED}
+        self._asked: dict[str, Any] = {"split_sentences": True}
+        self._asked |= {_ASKED[name]: given[name] for name in given if name in _ASKED}
         if "glossary" in given:
             terms = read_terms(given["glossary"])
             distinct(terms)  # a request keeps the last of several
             self._asked["glossary"] = {s: t for s, t, _ in terms}
         self.reads = [given["glossary"]] if "glossary" in given else []
-        self._asked = {"split_sentences": True, **self._asked}
         self.target_lang: str | None = self._asked.get("target_lang")
         if files.json_path:
             self._asked["details"] = True

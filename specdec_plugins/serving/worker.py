@@ -245,11 +245,11 @@ class BatchWorker:
             self._hung_up.add(submission)
             self._wake.notify()
 
-    def close(self, timeout: float | None = None) -> bool:
+    def close(self, timeout: float) -> bool:
         """Take no new work, finish what was accepted, end the thread; False if time ran out.
 
-        timeout: seconds; None = no limit. When it is over, remaining rows fail after the current
-        round, and the thread ends.
+        timeout: seconds. When it is over, remaining rows fail after the current round, and the
+        thread ends.
         """
         with self._wake:
             self.is_closing = True

@@ -124,6 +124,10 @@ def test_a_sample_changes_where_it_is_translated_and_nowhere_else(path: Path) ->
     data = path.read_bytes()
     made = translated(path.name, data)
     assert changed(data, made) == EXPECTED[path.name]
+    windows = re.sub(b"\r?\n", b"\r\n", data)
+    assert re.sub(b"\r?\n", b"\r\n", made) == re.sub(
+        b"\r?\n", b"\r\n", translated(path.name, windows)
+    )
     if path.suffix in BILINGUAL:
         assert Job(read(path.name, made)).texts == []
 
@@ -203,6 +207,8 @@ _STRING = rb'<resources><string name="a">%s</string></resources>'
     [
         ("strings.xml", _STRING % rb'"\"Go\" he said \\"', '"Go" he said \\'),
         ("strings.xml", _STRING % rb"\ud83d\ude00 Go", "😀 Go"),
+        ("strings.xml", _STRING % b"\n  <b>Go</b>\n on\n", "<g1>Go</g1> on"),
+        ("strings.xml", _STRING % b"<![CDATA[\n <p>Go</p>\n]]>", " <p>Go</p> "),
         ("a.strings", rb'"a" = "\Ud83d\Ude00 Go";', "😀 Go"),
         ("a.properties", rb"key \=Go", "=Go"),
     ],

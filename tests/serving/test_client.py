@@ -192,7 +192,7 @@ def translate(tmp_path: Path) -> Translate:
         source.write_bytes(text)
         target.write_text("old\n")
         status = main(["--output", str(target), *flags, "--input", str(source)])
-        return status, target.read_text(encoding="utf-8")
+        return status, target.read_bytes().decode()
 
     return run
 
@@ -204,25 +204,9 @@ def test_files_through_a_server(translate: Translate, client: Client, num_reques
     assert (status, translations.split("\n")) == (1, [*WANTED, ""])  # w0 never ends
 
 
-def test_requests_without_a_server_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--requests go to a server; add --server" in told(capsys, main, ["--requests", "16"])
-
-
 def test_an_old_output_makes_way_for_a_new_one_alone(translate: Translate, client: Client) -> None:
     assert translate(b"w1\n\xff\n", "--server", client.url) == (2, "old\n")
     assert translate(b"", "--server", client.url) == (0, "")
-
-
-def test_a_pipe_in_place_of_a_file(client: Client, tmp_path: Path) -> None:
-    """As the shell makes of `--input <(command)`; it can be read but once."""
-    target = tmp_path / "out"
-    read_end, write_end = os.pipe()
-    with open(read_end, "rb"):
-        with open(write_end, "w", encoding="utf-8") as pipe:
-            pipe.write("w1\nw2\n")
-        files = ["--input", f"/dev/fd/{read_end}", "--output", str(target), "--progress"]
-        assert main(["--server", client.url, *files]) == 0
-    assert target.read_text(encoding="utf-8") == f"{expected('w1')}\n{expected('w2')}\n"
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -230,6 +214,7 @@ def test_a_pipe_in_place_of_a_file(client: Client, tmp_path: Path) -> None:
 def test_a_program_gets_each_line_before_it_writes_the_next(
     here: bool, client: Client, tmp_path: Path
 ) -> None:
+    """Through a pipe, as of `--input <(command)`, which can be read but once."""
     target = tmp_path / "out"
     read_end, write_end = os.pipe()
 
@@ -244,9 +229,10 @@ def test_a_program_gets_each_line_before_it_writes_the_next(
 
     with open(read_end, "rb"), ThreadPoolExecutor() as pool:
         written = pool.submit(write_and_wait)
-        where = [] if here else ["--server", client.url]
-        assert main([*where, "--input", f"/dev/fd/{read_end}", "--output", str(target)]) == 0
+        flags = ["--progress"] if here else ["--progress", "--server", client.url]
+        assert main([*flags, "--input", f"/dev/fd/{read_end}", "--output", str(target)]) == 0
         written.result()
+    assert target.read_text(encoding="utf-8") == f"{expected('w1')}\n{expected('w2')}\n"
 
 
 @pytest.fixture
@@ -272,20 +258,13 @@ def test_the_same_without_a_server(translate: Translate) -> None:
 
 
 @pytest.mark.usefixtures("verifier")
-def test_a_line_that_is_not_split_is_whole_with_and_without_a_server(
+def test_a_line_that_is_not_split_is_whole_and_ends_as_it_did(
     translate: Translate, client: Client
 ) -> None:
     line = "w4\x0bw1.\x0cw2\x85w3\u2028w5\rw6"
     for where in ([], ["--server", client.url]):
-        found = translate(f" {line}\t\r\n".encode(), "--no-split", *where)
-        assert found == (0, f" {expected(line)}\t\n")
-
-
-@pytest.mark.usefixtures("verifier")
-def test_lines_end_as_they_did(translate: Translate, tmp_path: Path) -> None:
-    assert translate(b"w1\r\n \t\r\nw2\n")[0] == 0
-    wanted = f"{expected('w1')}\r\n \t\r\n{expected('w2')}\n"
-    assert (tmp_path / "out").read_bytes().decode() == wanted
+        found = translate(f" {line}\t\r\n \t\r\nw2\n".encode(), "--no-split", *where)
+        assert found == (0, f" {expected(line)}\t\r\n \t\r\n{expected('w2')}\n")
 
 
 @pytest.mark.usefixtures("verifier")
@@ -402,6 +381,7 @@ def test_a_glossary_that_contradicts_itself_is_refused_as_here(
         (["--server", "http://x", "--dtype", "int8"], "omit --dtype"),
         (["--server", "http://x", "--prefix-file", "x"], "--prefix-file cannot be sent to a"),
         (["--server", "http://x", "--processes", "2"], "exclude each other"),
+        (["--requests", "16"], "--requests go to a server; add --server"),
         (["/nowhere"], "not a folder"),
         (["/nowhere", "--processes", "-1"], "--processes"),
         (["--memory", "x.tmx"], "--units and --memory are for a document; name it as FILE"),

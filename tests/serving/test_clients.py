@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.serving.test_http import check_error
+from tests.serving.test_http import LANGUAGES, ask, check_error, translate
 from tests.serving.toys import Polyglot, Running, ToyCodec, expected, running, toy_model
 
-LANGUAGES = {"source": "en", "target": "de"}
 PAGE = '<!-- w0 --><p class="w1">w4 w1.</p>\n<p>w5.</p>'
 DONE = f'<!-- w0 --><p class="w1">{expected("w4 w1.")}</p>\n<p>{expected("w5.")}</p>'
 
@@ -58,18 +57,13 @@ def test_huggingface_hub(server: Running) -> None:
 
 
 def test_markup_stays(server: Running) -> None:
-    body = {**LANGUAGES, "q": PAGE, "format": "html"}
-    answer = server.client.post("/translate", json=body).json()
-    assert answer["translatedText"] == DONE
-    body["q"] = [PAGE, "<p>w5."]
-    answer = server.client.post("/translate", json=body).json()
+    assert translate(server, PAGE, format="html")["translatedText"] == DONE
+    answer = translate(server, [PAGE, "<p>w5."], format="html", alternatives=1)
     assert answer["translatedText"] == [DONE, f"<p>{expected('w5.')}"]
-    answer = server.client.post("/translate", json={**body, "alternatives": 1}).json()
-    plain = server.client.post("/translate", json={**LANGUAGES, "q": "w5.", "alternatives": 1})
-    assert answer["alternatives"][1] == [f"<p>{one}" for one in plain.json()["alternatives"]]
+    plain = translate(server, "w5.", alternatives=1)["alternatives"]
+    assert answer["alternatives"][1] == [f"<p>{one}" for one in plain]
     assert re.findall("<.*?>", answer["alternatives"][0][0]) == re.findall("<.*?>", PAGE)
-    told = server.client.post("/translate", json={**body, "format": "pdf"})
-    assert "'text' or 'html'" in check_error(told, 422)
+    assert "'text' or 'html'" in check_error(ask(server, PAGE, format="pdf"), 422)
 
 
 def test_a_page_that_names_another_encoding(
@@ -77,16 +71,15 @@ def test_a_page_that_names_another_encoding(
 ) -> None:
     """A string of JSON has none."""
     monkeypatch.setattr(ToyCodec, "text", lambda *_: "\xe9")
-    body = {**LANGUAGES, "q": "<meta charset=iso-8859-1><p>w5.", "format": "html"}
-    answer = server.client.post("/translate", json=body).json()
+    answer = translate(server, "<meta charset=iso-8859-1><p>w5.", format="html")
     assert answer["translatedText"] == "<meta charset=iso-8859-1><p>\xe9"
 
 
 def test_a_page_of_more_texts_than_a_request_may_have(server: Running) -> None:
     words = ["w4", "w1", "w5", "w7", "w8", "w6", "w4 w1", "w1 w4"]
     page = "".join(f"<p>{word}</p>" for word in words)
-    answer = server.client.post("/translate", json={**LANGUAGES, "q": page, "format": "html"})
-    assert answer.json()["translatedText"] == "".join(f"<p>{expected(w)}</p>" for w in words)
+    answer = translate(server, page, format="html")
+    assert answer["translatedText"] == "".join(f"<p>{expected(w)}</p>" for w in words)
 
 
 def send(server: Running, name: str, data: bytes, **fields: str) -> Any:
@@ -204,8 +197,7 @@ def test_a_compressed_body_is_said_not_to_be_read(server: Running) -> None:
 
 def test_the_language_is_detected(server: Running) -> None:
     for source in ("auto", "en"):  # digits tell no language
-        answer = server.client.post("/translate", json={**LANGUAGES, "source": source, "q": "4"})
-        assert (answer.status_code, answer.json()["detectedLanguage"]) == (200, None)
+        assert translate(server, "4", source=source)["detectedLanguage"] is None
     french = {"q": ["Où est la gare, s'il vous plaît ?", "Je ne sais pas."]}
     assert server.client.post("/detect", json=french).json()[0]["language"] == "fr"
     assert server.client.post("/detect", json={"q": "123"}).json() == []
@@ -214,15 +206,16 @@ def test_the_language_is_detected(server: Running) -> None:
 
 def test_a_model_of_several_languages_reads_the_one_that_is_detected(monkeypatch: Any) -> None:
     codec = Polyglot()
-    body = {"q": "Où est la gare, s'il vous plaît ?", "source": "auto", "target": "IT"}
+    text, pair = "Où est la gare, s'il vous plaît ?", {"source": "auto", "target": "IT"}
     with running(toy_model(codec=codec)) as server:
-        answer = server.client.post("/translate", json=body).json()
-        assert answer["detectedLanguage"]["language"] == "fra_Latn"
+        assert translate(server, text, **pair)["detectedLanguage"]["language"] == "fra_Latn"
         assert codec.asked[-1] == ("fra_Latn", "ita_Latn")
-        both = {**body, "q": [body["q"], "Je ne sais pas."]}
-        answer = server.client.post("/translate", json=both).json()
-        assert [one["language"] for one in answer["detectedLanguage"]] == ["fra_Latn"] * 2
-        answer = server.client.post("/translate", json={**body, "source": "German"}).json()
+        found = translate(server, [text, "Je ne sais pas."], **pair)["detectedLanguage"]
+        assert [one["language"] for one in found] == ["fra_Latn"] * 2
+        page = f"<style>{'body { color: red; } ' * 100}</style><p>{text}</p>"
+        answer = translate(server, page, **pair, format="html")
+        assert answer["detectedLanguage"]["language"] == "fra_Latn"
+        answer = translate(server, text, source="German", target="IT")
         assert answer["detectedLanguage"] is None
         assert codec.asked[-1] == ("deu_Latn", "ita_Latn")
 
@@ -230,7 +223,7 @@ def test_a_model_of_several_languages_reads_the_one_that_is_detected(monkeypatch
             raise ModuleNotFoundError(name="py3langid")
 
         monkeypatch.setattr("importlib.import_module", without)
-        told = check_error(server.client.post("/translate", json=body), 400)
+        told = check_error(ask(server, text, **pair), 400)
         assert "py3langid is not installed" in told
         assert "name the language" in told
         told = check_error(server.client.post("/detect", json={"q": "Bonjour"}), 501)

@@ -23,6 +23,7 @@ from specdec_plugins.serving.cli import serve
 from specdec_plugins.serving.metrics import Metrics
 from specdec_plugins.serving.settings import ServerSettings
 from tests.programs import free_port, talking_to
+from tests.serving.test_http import stream
 from tests.serving.toys import (
     PATIENCE,
     ROOT,
@@ -40,13 +41,17 @@ FOREVER = "w0 w1"  # decodes until its limit
 LONG = "w0" + " " * 600  # goes to the thread for texts, and takes many rounds
 
 
-def send(server: Running, path: str, inputs: str, request_id: str = "x") -> socket.socket:
-    """A request of which nothing is read yet."""
+def request(path: str, inputs: str, request_id: str = "x") -> bytes:
     body = json.dumps({"inputs": inputs}).encode()
-    client = socket.create_connection(("127.0.0.1", server.port))
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-Request-ID: {request_id}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    client.sendall(head.encode() + body)
+    return head.encode() + body
+
+
+def send(server: Running, path: str, inputs: str, request_id: str = "x") -> socket.socket:
+    """A request of which nothing is read yet."""
+    client = socket.create_connection(("127.0.0.1", server.port))
+    client.sendall(request(path, inputs, request_id))
     return client
 
 
@@ -61,14 +66,6 @@ def answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
     with client:
         response = read(client)
         return response.status, json.loads(response.read())
-
-
-def last_event(server: Running, inputs: str) -> dict[str, Any]:
-    """Of a stream."""
-    stream = server.client.post("/generate_stream", json={"inputs": inputs})
-    assert stream.status_code == 200
-    event: dict[str, Any] = json.loads(stream.text.split("data:")[-1])
-    return event
 
 
 def wait_for(server: Running, name: str, value: float, **labels: str) -> None:
@@ -106,7 +103,14 @@ def test_a_hang_up_frees_rows_and_places_in_line(server: Running, path: str) -> 
 
 
 def test_a_full_line_is_answered_with_429_and_loses_nothing() -> None:
-    with running(max_waiting=3, max_rows=1) as server:
+    lines: list[str] = []
+
+    class Recorded(ToyCodec):
+        def source_ids(self, line: str) -> list[int]:
+            lines.append(line)
+            return super().source_ids(line)
+
+    with running(toy_model(codec=Recorded()), max_waiting=3, max_rows=1) as server:
         server.gate.clear()
         clients = []
         for num_waiting, word in enumerate(("w1", "w2", "w3")):
@@ -118,32 +122,13 @@ def test_a_full_line_is_answered_with_429_and_loses_nothing() -> None:
             assert (refused.status_code, refused.json()["error_type"]) == (429, "overloaded")
             assert int(refused.headers["retry-after"]) >= 1
         wait_for_rows(server, 1, 2)
+        assert lines == ["w1", "w2", "w3"]  # what is refused is not cut into subwords
         assert server.metric("specdec_request_failures_total", kind="overloaded") == 2
         clients.append(send(server, "/generate", "w4"))
         wait_for_rows(server, 1, 3)
         server.gate.set()
         for client, word in zip(clients, ("w1", "w2", "w3", "w4"), strict=True):
             assert answer(client)[1]["generated_text"] == expected(word)
-
-
-def test_a_full_line_refuses_before_a_text_is_cut_into_subwords() -> None:
-    lines: list[str] = []
-
-    class Recorded(ToyCodec):
-        def source_ids(self, line: str) -> list[int]:
-            lines.append(line)
-            return super().source_ids(line)
-
-    with running(toy_model(codec=Recorded()), max_waiting=1, max_rows=1) as server:
-        server.gate.clear()
-        clients = []
-        for num_waiting, word in enumerate(("w1", "w2")):
-            clients.append(send(server, "/generate", word))
-            wait_for_rows(server, 1, num_waiting)
-        assert server.client.post("/generate", json={"inputs": "w3"}).status_code == 429
-        assert lines == ["w1", "w2"]
-        server.gate.set()
-        assert [answer(client)[0] for client in clients] == [200, 200]
 
 
 class SlowVerifier(GatedVerifier):
@@ -244,16 +229,14 @@ def send_head(server: Running, begun: bytes) -> socket.socket:
 
 def test_a_reader_who_stops_holds_nothing_for_long() -> None:
     text = " ".join(f"w{i % 12} w{i % 5}." for i in range(1500))
-    with running(body_timeout=0.3, max_waiting=2000, max_rows=32) as server:
-        body = json.dumps({"inputs": text}).encode()
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-            client.connect(("127.0.0.1", server.port))
-            head = f"POST /generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-            client.sendall(head.encode() + b"\r\n" + body)
-            wait_for(server, "requests_active", 1)
-            wait_for(server, "requests_total", 1, route="/generate_stream", code="499")
-            wait_until(server.is_idle)
+    limits = {"body_timeout": 0.3, "max_waiting": 2000, "max_rows": 32}
+    with running(**limits) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(request("/generate_stream", text))
+        wait_for(server, "requests_active", 1)
+        wait_for(server, "requests_total", 1, route="/generate_stream", code="499")
+        wait_until(server.is_idle)
 
 
 def test_a_body_that_breaks_off_is_a_hang_up(server: Running) -> None:
@@ -286,7 +269,7 @@ def test_a_sentence_that_fails_is_answered_and_harms_nobody(
     if failure == "poison":
         [searched] = [line for line in caplog.messages if "a round failed" in line][:1]
         assert all(f"request_id=asks-{word}" in searched for word in ("w1", "w3"))
-    assert last_event(server, "w1. w3. w5.")["error_type"] == "internal"
+    assert stream(server, "w1. w3. w5.")[-1]["error_type"] == "internal"
 
 
 def test_health_tells_a_failing_device_until_something_works(server: Running) -> None:
@@ -424,9 +407,7 @@ def test_nothing_keeps_a_server_from_ending(
     with talking_to(sys.executable, "-c", WORK, port, work, PYTHONPATH=str(ROOT)) as (process, *_):
         wait_until(lambda: listens(port), START)
         with socket.create_connection(("127.0.0.1", port)) as client:
-            body = json.dumps({"inputs": LONG}).encode()
-            head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-            client.sendall(head.encode() + body)
+            client.sendall(request("/generate", LONG))
             active = f"http://127.0.0.1:{port}/metrics"
             wait_until(lambda: "specdec_requests_active 2.0" in httpx.get(active).text)
             for _ in range(signals):

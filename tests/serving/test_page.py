@@ -207,8 +207,13 @@ def test_errors_are_said_in_a_sentence(page: Page) -> None:
     assert page.text("#text").startswith("w1 w1")
     page.translate("w0")
     wait_until(lambda: "The end of a sentence is missing" in alert.text)
+    page.server.verifier.allow(2)
+    page.translate("w0")
+    wait_until(page.find("#stop").is_displayed)
     page.translate("  ")
     wait_until(lambda: alert.text == "Type a sentence first.")
+    assert not page.find("#stop").is_displayed()
+    page.server.verifier.allow(None)
     page.server.verifier.poison = 3
     page.translate("w3")
     wait_until(lambda: "could not be decoded" in alert.text)

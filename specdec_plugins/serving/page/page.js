@@ -2,12 +2,12 @@
 
 const $ = (id) => document.getElementById(id);
 const SEPARATOR = "@@"; // of subwords that go on
-const SLIDERS = ["block", "beta", "tau"];
+const SLIDERS = { block: "block_size", beta: "beta", tau: "tau" }; // and their parameters
 
 let info = null;
 let controller = null; // of the run under way
 
-class ServerError extends Error {}
+class PageError extends Error {} // whose message is for people
 
 function keyed(headers = {}) {
   return $("key").value ? { ...headers, Authorization: `Bearer ${$("key").value}` } : headers;
@@ -17,8 +17,7 @@ async function* events(parameters, signal) {
   const headers = keyed({ "Content-Type": "application/json" });
   const asked = { ...parameters, ...languagesAsked() };
   const body = JSON.stringify({ inputs: $("source").value, parameters: asked });
-  const response = await fetch("generate_stream", { method: "POST", headers, body, signal });
-  if (!response.ok) throw await failure(response);
+  const response = await answer("generate_stream", { method: "POST", headers, body, signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -28,18 +27,17 @@ async function* events(parameters, signal) {
     rest = blocks.pop();
     for (const block of blocks) {
       const event = JSON.parse(block.slice("data:".length));
-      if (event.error) throw new ServerError(event.error);
+      if (event.error) throw new PageError(event.error);
       yield event;
     }
   }
 }
 
-async function failure(response) {
-  try {
-    return new ServerError((await response.json()).error);
-  } catch {
-    return new ServerError(`The server answered with status ${response.status}.`);
-  }
+async function answer(address, how) {
+  const response = await fetch(address, how);
+  if (response.ok) return response;
+  const { error } = await response.json().catch(() => ({}));
+  throw new PageError(error ?? `The server answered with status ${response.status}.`);
 }
 
 // One of the two runs: its rounds, its bar, and its figures.
@@ -98,7 +96,7 @@ class Lane {
       seen.unshift(element("span", "number", `${round.index + 1}`));
       seen.push(element("span", "took", `${took.toFixed(0)} ms`));
     } else {
-      chips.append(...round.emitted.map(step));
+      chips.append(...round.emitted.map((piece) => chip(piece, "step")));
     }
     for (const part of seen) part.setAttribute("aria-hidden", "true");
     row.append(...seen, element("span", "sr", inWords(round)));
@@ -113,10 +111,6 @@ function speculative(round) {
     chip(piece, i < round.accepted ? "accepted" : "rejected"));
   if (round.own) chips.splice(round.accepted, 0, chip(round.emitted.at(-1), round.own));
   return chips;
-}
-
-function step(piece) {
-  return chip(piece, "step");
 }
 
 function chip(piece, kind) {
@@ -153,31 +147,28 @@ function scaleBars(lanes) {
   const longest = Math.max(...lanes.map((lane) => lane.end));
   for (const lane of lanes) {
     lane.bars.style.setProperty("--longest", longest);
-    const passes = `${count(lane.numRounds, "pass")}`.replace("passs", "passes");
+    const passes = lane.numRounds === 1 ? "1 pass" : `${lane.numRounds} passes`;
     lane.bars.setAttribute("aria-label", `${passes} in ${lane.end.toFixed(0)} milliseconds`);
   }
 }
 
-// What stands, with the last block marked.
-function drawText(round, earlier) {
-  const before = earlier.join(" ");
-  const old = drawText.shown && round.text.startsWith(drawText.shown) ? drawText.shown : "";
+// What stands, with the last block marked. before: the text of the round's sentence until then.
+function drawText(round, earlier, before = "") {
+  const old = round.text.startsWith(before) ? before : "";
   const fresh = element("span", "fresh", round.text.slice(old.length));
-  $("text").replaceChildren(`${before}${before ? " " : ""}${old}`, fresh);
-  drawText.shown = round.text;
+  $("text").replaceChildren([...earlier, old].join(" "), fresh);
 }
 
 async function run(name, parameters, lanes, signal) {
   const lane = new Lane(name);
   lanes.push(lane);
-  let sentence = 0;
   for await (const event of events(parameters, signal)) {
     if (event.round) {
+      const { sentence } = event.round;
+      const before = lane.texts[sentence];
       lane.add(event.round);
       scaleBars(lanes);
-      if (event.round.sentence !== sentence) drawText.shown = "";
-      sentence = event.round.sentence;
-      if (lanes.length === 1) drawText(event.round, lane.texts.slice(0, sentence));
+      if (lanes.length === 1) drawText(event.round, lane.texts.slice(0, sentence), before);
     }
     if (event.generated_text !== null) {
       lane.text = event.generated_text;
@@ -185,35 +176,34 @@ async function run(name, parameters, lanes, signal) {
       if (event.unreadable) lane.lacks = `A sentence is copied: ${event.unreadable}`;
     }
   }
-  if (lane.text === null) throw new ServerError("The connection ended before the translation did.");
+  if (lane.text === null) throw new PageError("The connection ended before the translation did.");
   return lane;
 }
 
-async function translate() {
+// Runs a task, in place of the one under way.
+async function begin(task) {
   controller?.abort();
   const mine = new AbortController();
   controller = mine;
   reset();
-  if (!$("source").value.trim()) {
-    fail("Type a sentence first.");
-    $("source").focus();
-    return;
-  }
   busy(true);
   try {
-    await race(mine.signal);
+    await task(mine.signal);
   } catch (error) {
-    if (!mine.signal.aborted) {
-      fail(told(error));
-    }
+    if (controller !== mine) return;
+    $("file-done").textContent = "";
+    if (!mine.signal.aborted) fail(told(error));
   } finally {
     if (controller === mine) busy(false);
   }
 }
 
-async function race(signal) {
+async function translate(signal) {
+  if (!$("source").value.trim()) {
+    $("source").focus();
+    throw new PageError("Type a sentence first.");
+  }
   const lanes = [];
-  drawText.shown = "";
   $("race").hidden = $("lanes").hidden = false;
   const speculates = info.drafter !== null;
   $("lane-spec").hidden = $("line-spec").hidden = !speculates;
@@ -247,47 +237,29 @@ function speedUp(factor) {
 }
 
 function chosen() {
-  return {
-    block_size: Number($("block").value),
-    beta: Number($("beta").value),
-    tau: Number($("tau").value),
-  };
+  const values = Object.entries(SLIDERS).map(([id, name]) => [name, Number($(id).value)]);
+  return Object.fromEntries(values);
 }
 
 // A whole file goes up; its translation waits at an address.
-async function translateFile(file) {
-  controller?.abort();
-  const mine = new AbortController();
-  controller = mine;
-  const { signal } = mine;
-  reset();
-  busy(true);
+async function translateFile(file, signal) {
   $("file-done").textContent = `Translating ${file.name} …`;
   const asked = languagesAsked();
   const body = new FormData();
   body.append("source", asked.source_lang ?? info.source ?? "auto");
   body.append("target", asked.target_lang ?? info.target ?? "");
   body.append("file", file);
-  try {
-    const response = await fetch("translate_file", { method: "POST", headers: keyed(), body, signal });
-    if (!response.ok) throw await failure(response);
-    const { translatedFileUrl, note } = await response.json();
-    const link = element("a", "", `Save the translation of ${file.name}`);
-    // By its last part, as another server may stand before this one.
-    link.href = `download_file/${translatedFileUrl.split("/").at(-1)}`;
-    link.download = file.name;
-    $("file-done").replaceChildren(link, note ? ` ${note}` : "");
-  } catch (error) {
-    if (controller !== mine) return;
-    $("file-done").textContent = "";
-    if (!signal.aborted) fail(told(error));
-  }
-  if (controller === mine) busy(false);
-  $("file").value = "";
+  const response = await answer("translate_file", { method: "POST", headers: keyed(), body, signal });
+  const { translatedFileUrl, note } = await response.json();
+  const link = element("a", "", `Save the translation of ${file.name}`);
+  // By its last part, as another server may stand before this one.
+  link.href = `download_file/${translatedFileUrl.split("/").at(-1)}`;
+  link.download = file.name;
+  $("file-done").replaceChildren(link, note ? ` ${note}` : "");
 }
 
 function told(error) {
-  return error instanceof ServerError ? error.message : "The server cannot be reached; is it running?";
+  return error instanceof PageError ? error.message : "The server cannot be reached; is it running?";
 }
 
 function reset() {
@@ -310,7 +282,7 @@ function busy(is) {
 }
 
 function showSliders() {
-  for (const id of SLIDERS) {
+  for (const id in SLIDERS) {
     const value = Number($(id).value);
     $(`${id}-value`).textContent = id === "tau" ? value.toFixed(1) : value;
   }
@@ -320,15 +292,11 @@ function showSliders() {
 }
 
 async function start() {
-  const response = await fetch("info");
-  if (!response.ok) throw await failure(response);
-  info = await response.json();
+  info = await (await answer("info")).json();
   $("block").max = info.max_block_size ?? 25;
-  $("block").value = info.block_size;
   $("beta").max = Math.max(10, info.beta);
-  $("beta").value = info.beta;
   $("tau").max = Math.max(5, info.tau);
-  $("tau").value = info.tau;
+  for (const id in SLIDERS) $(id).value = info[SLIDERS[id]];
   showSliders();
   $("sliders").hidden = info.drafter === null;
   $("key-field").hidden = !info.needs_api_key;
@@ -377,7 +345,7 @@ function languageName(code) {
 
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (info) translate();
+  if (info) begin(translate);
 });
 $("source").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -391,15 +359,17 @@ $("stop").addEventListener("click", () => {
   $("status").textContent = "Stopped.";
   $("source").focus();
 });
-for (const id of SLIDERS) {
+for (const id in SLIDERS) {
   $(id).addEventListener("input", showSliders);
   // A new setting shows at once what it does, where there is something to compare with.
   $(id).addEventListener("change", () => {
-    if (controller) translate();
+    if (controller) begin(translate);
   });
 }
-$("file").addEventListener("change", () => {
-  if (info && $("file").files.length) translateFile($("file").files[0]);
+$("file").addEventListener("change", async () => {
+  const [file] = $("file").files;
+  if (info && file) await begin((signal) => translateFile(file, signal));
+  $("file").value = "";
 });
 // Dropped anywhere: a browser would leave the page and show the file.
 for (const name of ["dragover", "dragleave", "drop"]) {
@@ -407,7 +377,8 @@ for (const name of ["dragover", "dragleave", "drop"]) {
     if (![...event.dataTransfer.types].includes("Files")) return;
     event.preventDefault();
     $("drop").classList.toggle("over", name === "dragover");
-    if (info && name === "drop") translateFile(event.dataTransfer.files[0]);
+    const [file] = event.dataTransfer.files;
+    if (info && name === "drop") begin((signal) => translateFile(file, signal));
   });
 }
 start().catch((error) => fail(told(error)));
