@@ -7,7 +7,16 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from specdec_plugins.documents.base import Document, Unit, decoded, has_letters, lines_of, replacing
+from specdec_plugins.documents.base import (
+    Document,
+    Edit,
+    Unit,
+    decoded,
+    has_letters,
+    is_other,
+    lines_of,
+    replacing,
+)
 from specdec_plugins.documents.inline import Kind, Piece, inline
 from specdec_plugins.errors import UserError, imported
 
@@ -29,12 +38,17 @@ _ELEMENTS = {
 }
 _PHRASES, _VOIDS, _CODE = (frozenset(names.split()) for names in _ELEMENTS.values())
 _KEPT = re.compile(r"\stranslate\s*=\s*[\"']?no\b|\sclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.I)
-_SHOWN = re.compile(  # attributes
-    r"\s(?:alt|title|placeholder|aria-label)\s*=\s*"
-    r"(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote)).)*)(?P=quote)",
-    re.IGNORECASE | re.DOTALL,
+_VALUE = r"\s*=\s*(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote)).)*)(?P=quote)"
+_SHOWN, _CONTENT = (
+    re.compile(rf"\s(?:{names}){_VALUE}", re.IGNORECASE | re.DOTALL)
+    for names in ("alt|title|placeholder|aria-label", "content")
 )
-_UNSEEN = {"link", "meta", "base"}
+_UNSEEN = {"link", "base"}
+# What a search engine or a chat shows of a page
+_SUMMARY = re.compile(
+    r"\s(?:name|property)\s*=\s*[\"']?(?:\w+:)?(?:description|title)\b", re.IGNORECASE
+)
+_LANG = re.compile(r"<html\b[^<>]*?\slang\s*=\s*[\"']?(?P<name>[\w-]+)", re.IGNORECASE)
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 
 
@@ -42,7 +56,13 @@ def read_html(data: bytes, attributes: bool = True) -> Document:
     """The text, without code. attributes: and those attributes that are shown."""
     charset = _CHARSET.search(data[:4096])
     text = decoded(data, charset and charset[1].decode(), "xmlcharrefreplace")
-    return Document.of(data, text, [*html_units(text.text, attributes=attributes)])
+    lang = _LANG.search(text.text)
+
+    def named(language: str) -> list[Edit]:
+        is_new = lang and is_other(lang["name"], language)
+        return [Edit(*lang.span("name"), language)] if lang and is_new else []
+
+    return Document.of(data, text, [*html_units(text.text, attributes=attributes)], named)
 
 
 def html_units(
@@ -68,7 +88,10 @@ def _attribute_units(piece: Piece, place: int) -> Iterator[Unit]:
     tag = _HTML.match(piece.raw)
     if tag is None or piece.name in _UNSEEN or piece.name in _CODE or _KEPT.search(tag[0]):
         return
-    for found in _SHOWN.finditer(tag[0]):
+    is_meta = piece.name == "meta"
+    if is_meta and not _SUMMARY.search(tag[0]):
+        return
+    for found in (_CONTENT if is_meta else _SHOWN).finditer(tag[0]):
         said = html.unescape(found["value"])
         if has_letters(said):
             head, tail = found[0][: found.start("value") - found.start()], found[0][-1]

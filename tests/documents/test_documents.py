@@ -84,6 +84,8 @@ EXPECTED = {
     ],
     "film.vtt": ["<v Ann>GOOD MORNING.", "WHERE IS <c.loud>THE <b>STATION</b></c>?"],
     "page.html": [
+        '<meta name="description" content="A PAGE &amp; A GUIDE">'
+        "<meta property='og:title' content='A PAGE'>",
         "<title>WELCOME &amp; HELLO</title>",
         "<h1>GETTING STARTED</h1>",
         "<p>READ <a href=\"guide.html?a=1&amp;b=2\" title='A &gt; B'>THE <em>GUIDE</em></a> FIRST, "
@@ -362,6 +364,15 @@ def test_a_file_names_the_language_that_it_is_translated_to(
             ' type="unfinished"', ""
         )
         assert job.written({}, "fr").decode() == data.format(before, "")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("en-US", "de"), ("de-AT", "de-AT")], ids=["another", "the same"]
+)
+def test_a_page_names_another_language_only(before: str, after: str) -> None:
+    page = '<html class=a lang="{}"><p lang="en">{}</p></html>'
+    job = Job(read("a.html", page.format(before, "Text").encode()))
+    assert job.written({"Text": "Satz"}, "de").decode() == page.format(after, "Satz")
 
 
 def test_markup_may_move() -> None:
