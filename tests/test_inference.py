@@ -361,14 +361,24 @@ def test_who_starts_an_interrupted_run_anew_is_told_so(
         assert (replaced in cli.capsys.readouterr().err) == told
 
 
-@pytest.mark.parametrize("special", ["-", "/dev/null"])
 def test_what_cannot_be_continued_is_not_promised_to_be(
-    special: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    broken_after(monkeypatch, 0, KeyboardInterrupt())
-    assert main(cli.arguments("--output-path", special)) == 130
+    broken_after(monkeypatch, 1, KeyboardInterrupt())
+    assert main(cli.arguments("--output-path", "/dev/null", "--buffer-size", "6")) == 130
     told = cli.capsys.readouterr().err.splitlines()[-1]
     assert told == "inference.py: interrupted; the output holds complete lines only."
+
+
+def test_nothing_is_promised_of_an_output_that_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    cli.out.write_text("earlier\n")
+    broken_after(monkeypatch, 0, KeyboardInterrupt())
+    assert main(cli.arguments()) == 130
+    told = cli.capsys.readouterr().err.splitlines()[-1]
+    assert told == "inference.py: interrupted before a line was written."
+    assert cli.out.read_text() == "earlier\n"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from specdec_plugins.formats.output import LineWriter, is_file
 INCOMPLETE = 1  # some line is cut, copied or empty
 
 INTERRUPTED = "interrupted; the output holds complete lines only"
+NOTHING = "interrupted before a line was written"
 RESUME = ", and --resume continues it"
 MIB = 2**20
 
@@ -217,7 +218,9 @@ class Run:
         try:
             return self._run()
         except KeyboardInterrupt as error:
-            error.args = (f"{INTERRUPTED}{self._advice}.",)
+            has_lines = self.tally.sentences or self.files.resume
+            told = f"{INTERRUPTED}{self._advice}" if has_lines else NOTHING
+            error.args = (f"{told}.",)
             raise
 
     def _run(self) -> int:
