@@ -98,9 +98,6 @@ def test_the_loss_is_that_of_a_loop_over_heads_and_places() -> None:
     assert size == log["ntokens"] == 7
     assert [int(log[f"scored_{head}"]) for head in (1, 2, 3)] == [5, 3, 1]
     assert {head: int(log[f"right_{head}"]) for head in right} == right
-    each, _, _ = medusa_loss()(model, SAMPLE, reduce=False)
-    torch.testing.assert_close(each.sum(), loss)
-    assert each.shape == (2,)
 
 
 def test_gradients_reach_the_heads_only() -> None:
