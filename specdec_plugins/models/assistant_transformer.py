@@ -117,6 +117,5 @@ class AssistantTransformer(TransformerModel):
 @register_model_architecture("assistant_transformer", "assistant_transformer")
 def assistant_architecture(args: Namespace) -> None:
     """One decoder layer by default; the rest as in the base Transformer."""
-    num_layers = getattr(args, "decoder_layers", None)
-    args.decoder_layers = 1 if num_layers is None else num_layers
+    args.decoder_layers = getattr(args, "decoder_layers", 1)
     transformer_architecture(args)

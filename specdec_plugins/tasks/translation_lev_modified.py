@@ -24,14 +24,13 @@ from specdec_plugins.tasks.block_mask import (
 )
 
 logger = logging.getLogger(__name__)
-NOISES = ("block_mask",)
 _SELDOM = 0.05  # share of targets
 
 
 @dataclass
 class BlockTranslationConfig(TranslationConfig):
     left_pad_source: bool = field(default=False, metadata={"help": "pad the source on the left"})
-    noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
+    noise: ChoiceEnum(["block_mask"]) = field(  # type: ignore[valid-type]
         default="block_mask",
         metadata={"help": "what is masked in a target: block_mask masks one block after a prefix"},
     )
@@ -141,7 +140,6 @@ class BlockTranslationTask(TranslationTask):
 def check_settings(cfg: BlockTranslationConfig) -> None:
     """Refuse settings that cannot work; raises ``UserError``."""
     for flag, value, is_possible, wanted in (
-        ("noise", cfg.noise, cfg.noise in NOISES, f"one of: {', '.join(NOISES)}"),
         ("block-size", cfg.block_size, cfg.block_size >= 1, "1 or more tokens"),
         ("total-up", cfg.total_up, cfg.total_up >= 1, "1 or more updates"),
         ("start-p", cfg.start_p, 0 <= cfg.start_p <= 1, "a share from 0 to 1"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,12 +67,6 @@ def test_positions_past_the_model_are_cut_and_no_answer_with_them() -> None:
     masked = mask_blocks(_targets([4, 6]), torch.tensor([3, 5]), 8, mask=MASK, pad=PAD, max_width=6)
     assert masked.input_tokens.shape == (2, 6)
     assert masked.scored_mask.sum(dim=1).tolist() == [1, 1]
-
-
-@pytest.mark.parametrize("block_size", [0, -1])
-def test_block_size_below_one_is_refused(block_size: int) -> None:
-    with pytest.raises(ValueError, match="block_size"):
-        mask_blocks(_targets([3]), torch.tensor([0]), block_size, mask=MASK, pad=PAD)
 
 
 def test_drawn_prefixes_are_uniform_leave_one_token_and_follow_the_generator() -> None:
