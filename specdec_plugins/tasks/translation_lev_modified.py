@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy
 import torch
-import torch.distributed
 from fairseq.dataclass import ChoiceEnum
+from fairseq.distributed.utils import get_global_rank
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
@@ -130,9 +130,7 @@ class BlockTranslationTask(TranslationTask):
         """Generator of a batch, from seed, update, rank and turn: a resumed run repeats it."""
         self._num_batches = self._num_batches + 1 if update_num == self._update else 0
         self._update = update_num
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed else 0
-        key = (self.cfg.seed, update_num, rank, self._num_batches)
+        key = (self.cfg.seed, update_num, get_global_rank(), self._num_batches)
         seed = numpy.random.SeedSequence(key).generate_state(1, numpy.uint64)[0]
         return torch.Generator(device=device).manual_seed(int(seed >> numpy.uint64(1)))
 
