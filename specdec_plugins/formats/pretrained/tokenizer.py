@@ -272,10 +272,10 @@ class PretrainedTokenizer:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The contents of `tokenizer_config.json`; older folders have a part of it in a second file."""
-    settings = read_json(folder / SETTINGS, {})
+    settings = read_json(folder / SETTINGS)
     if "added_tokens_decoder" not in settings:
-        settings |= read_json(folder / SPECIAL, {})
-    return {**settings, **read_json(folder / TEXT, {})}
+        settings |= read_json(folder / SPECIAL)
+    return {**settings, **read_json(folder / TEXT)}
 
 
 def read_tokenizer(folder: Path, config: PretrainedConfig) -> PretrainedTokenizer:
@@ -313,7 +313,7 @@ def _kind_of(folder: Path, config: PretrainedConfig, settings: Mapping[str, Any]
 
     Raises UserError for another class: what it puts around a text is not known.
     """
-    said = settings.get("tokenizer_class") or read_json(folder / CONFIG, {}).get("tokenizer_class")
+    said = settings.get("tokenizer_class") or read_json(folder / CONFIG).get("tokenizer_class")
     name, model = str(said or "").removesuffix("Fast").removesuffix("Tokenizer"), config.model_type
     if name in _CLASSES:
         # Its tokenizer is code of its own, so some folders say what transformers has.
@@ -346,7 +346,7 @@ def _added(folder: Path, kind: Kind, settings: Mapping[str, Any]) -> Added:
     for token in filter(None, named):
         record = dict(token) if isinstance(token, Mapping) else {"content": token}
         found.setdefault(record["content"], {**record, "special": True})
-    for content, index in read_json(folder / ADDED, {}).items():
+    for content, index in read_json(folder / ADDED).items():
         record = found.setdefault(content, {"content": content, "special": False})
         record.setdefault("id", index)
     return found
