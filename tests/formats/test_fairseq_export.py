@@ -95,8 +95,8 @@ def test_what_fairseq_has_no_option_for_is_refused(tmp_path: Path) -> None:
     stack = StackConfig(1, 8, 8, 2, 10, 20)
     odd = replace(stack, final_norm=True)
     for config, message in (
-        (TransformerConfig(odd, stack), "fairseq's encoder ends in a norm if its layers"),
-        (TransformerConfig(stack, odd), "fairseq's decoder ends in a norm if its layers"),
+        (TransformerConfig(odd, stack), "its encoder ends in a norm if its layers"),
+        (TransformerConfig(stack, odd), "its decoder ends in a norm only if its layers"),
         (TransformerConfig(replace(stack, positions="none"), stack), "positions on both sides"),
     ):
         model = Model(tmp_path / "v", "transformer", "transformer", config, {})
