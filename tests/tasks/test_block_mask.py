@@ -12,13 +12,9 @@ PAD, EOS, MASK = 1, 2, 3
 
 
 def _targets(lengths: list[int]) -> torch.Tensor:
-    """Rows of distinct tokens, each ending in </s>, right-padded."""
-    width = max(lengths)
-    rows = [
-        [10 * (row + 1) + i for i in range(length - 1)] + [EOS] + [PAD] * (width - length)
-        for row, length in enumerate(lengths)
-    ]
-    return torch.tensor(rows)
+    """Rows of distinct tokens, the first <unk>, each ending in </s>, right-padded."""
+    rows = [torch.tensor([*range(MASK, MASK + length - 1), EOS]) for length in lengths]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
 
 
 def _loop(
@@ -34,18 +30,6 @@ def _loop(
             row.append((MASK if masked else answer, answer, masked and answer != PAD))
         rows.append(row)
     return rows
-
-
-def test_worked_example() -> None:
-    a, b, c = 7, 8, 9
-    masked = mask_blocks(torch.tensor([[a, b, c, EOS]]), torch.tensor([2]), 3, mask=MASK, pad=PAD)
-    assert masked.input_tokens.tolist() == [[a, b, MASK, MASK, MASK]]
-    assert masked.target_tokens.tolist() == [[a, b, c, EOS, PAD]]
-    assert masked.scored_mask.tolist() == [[False, False, True, True, False]]
-    # A committed <unk> is not a masked position.
-    masked = mask_blocks(torch.tensor([[MASK, b, EOS]]), torch.tensor([1]), 1, mask=MASK, pad=PAD)
-    assert masked.input_tokens.tolist() == [[MASK, MASK]]
-    assert masked.scored_mask.tolist() == [[False, True]]
 
 
 @settings(max_examples=60, deadline=None)
