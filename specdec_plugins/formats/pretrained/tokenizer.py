@@ -422,29 +422,22 @@ def _order(
     folder: Path, side: Segmenter, config: PretrainedConfig, size: int, settings: Mapping[str, Any]
 ) -> list[int]:
     """The order of one side. Raises UserError if its tokens do not fit the model."""
+
+    def fits(condition: bool, fault: str) -> None:
+        require(condition, f"{folder}: the tokenizer{fault}; take both from the same model.")
+
     ids = {}
     for name in ("pad", "eos", "unk"):
         symbol = _content(settings.get(f"{name}_token", _USUAL[name]))
         if name == "pad" and symbol not in side.vocabulary:  # nothing is written with it
             ids[name] = config.pad_token_id
             continue
-        require(
-            side.vocabulary.get(symbol, size) < size,
-            f"{folder}: the tokenizer's {symbol!r} is not one of the model's {size} tokens; "
-            "take both from the same model.",
-        )
+        is_one = side.vocabulary.get(symbol, size) < size
+        fits(is_one, f"'s {symbol!r} is not one of the model's {size} tokens")
         ids[name] = side.vocabulary[symbol]
     # BART's models may lack <mask>, which no text needs.
     num_more = sum(i >= size and i not in side.special for i in side.vocabulary.values())
-    require(
-        num_more == 0,
-        f"{folder}: the tokenizer has {num_more} more tokens than the model's {size}; take both "
-        "from the same model.",
-    )
+    fits(num_more == 0, f" has {num_more} more tokens than the model's {size}")
     num_symbols = len(side.vocabulary)
-    require(
-        num_symbols > _MOSTLY * size,
-        f"{folder}: the tokenizer has only {num_symbols} of the model's {size} tokens; take both "
-        "from the same model.",
-    )
+    fits(num_symbols > _MOSTLY * size, f" has only {num_symbols} of the model's {size} tokens")
     return order_of(size, **ids, start=config.decoder_start_token_id)
