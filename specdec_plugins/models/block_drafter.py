@@ -67,8 +67,7 @@ class BlockDecoder(TransformerDecoder):
             )
         columns = columns.clamp(max=input_tokens.size(1) - 1)
         x = self.dropout_module(x + positions)
-        hidden = padding_mask[:, None]
-        return _layer_at(self.layers[-1], x, encoder_out, hidden, columns).transpose(0, 1)
+        return _layer_at(self.layers[-1], x, encoder_out, padding_mask, columns).transpose(0, 1)
 
     def positions(self, input_tokens: Tensor) -> Tensor:
         """[B, W, D]: embeddings of the target positions; those past the table use its last."""
@@ -84,7 +83,7 @@ def _layer_at(
     layer: Any,  # a decoder layer of fairseq, post-norm
     x: Tensor,  # W x B x D
     encoder_out: EncoderOut,
-    hidden: Tensor,  # [B, 1, W] bool, True = masked
+    padding_mask: Tensor,  # [B, W] bool
     columns: Tensor,  # [B, n] int64
 ) -> Tensor:  # n x B x D
     """The layer's output at some positions, without computing it at the others.
@@ -94,13 +93,11 @@ def _layer_at(
     """
     rows = torch.arange(x.size(1), device=x.device)[:, None]  # [B, 1]
     x_at = x[columns, rows].transpose(0, 1)  # n x B x D
-    seen_at = hidden.expand(-1, x.size(0), -1)[rows, columns]  # [B, n, W]
-    mask = seen_at.repeat_interleave(layer.nh, dim=0)  # as fairseq wants it: [B * H, n, W]
-    attended, _ = layer.self_attn(x_at, x, x, attn_mask=mask, need_weights=False)
+    attended, _ = layer.self_attn(x_at, x, x, key_padding_mask=padding_mask, need_weights=False)
     x_at = layer.self_attn_layer_norm(x_at + layer.dropout_module(attended))
-    states, padding_mask = (encoder_out[f"encoder_{name}"][0] for name in ("out", "padding_mask"))
+    states, source_padding = (encoder_out[f"encoder_{name}"][0] for name in ("out", "padding_mask"))
     attended, _ = layer.encoder_attn(
-        x_at, states, states, key_padding_mask=padding_mask, need_weights=False
+        x_at, states, states, key_padding_mask=source_padding, need_weights=False
     )
     x_at = layer.encoder_attn_layer_norm(x_at + layer.dropout_module(attended))
     inner = layer.activation_dropout_module(layer.activation_fn(layer.fc1(x_at)))
