@@ -3,6 +3,7 @@
 # No postponed annotations here: fairseq makes flags from the types of the settings' fields.
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -124,6 +125,11 @@ def count_kept(right: Tensor, places: Tensor) -> dict[str, Tensor]:
     return counts
 
 
+def summed(logs: list[dict[str, Any]], key: str) -> float:
+    """A figure, summed over batches and workers."""
+    return utils.item(sum(log.get(key, 0) for log in logs))
+
+
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
 class GlatLoss(FairseqCriterion):
     """Mean loss over the scored positions; needs the task ``translation_lev_modified``."""
@@ -171,10 +177,7 @@ class GlatLoss(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Log averages over batches and workers, and the share of right predictions over tokens."""
-
-        def total(key: str) -> float:
-            return utils.item(sum(log.get(key, 0) for log in logging_outputs))
-
+        total = partial(summed, logging_outputs)
         num_batches = total("sample_size")
         if num_batches == 0:
             return

@@ -8,6 +8,7 @@ head with the token of its place (Medusa, Cai et al. 2024, section 2.2.1, the lo
 # No postponed annotations here: fairseq makes flags from the types of the settings' fields.
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fairseq import utils
@@ -21,6 +22,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 from torch.nn import functional
 
+from specdec_plugins.criterions.glat_loss import summed
 from specdec_plugins.errors import UserError
 
 
@@ -87,11 +89,11 @@ class EarlyExitLoss(LabelSmoothedCrossEntropyCriterion):
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """The stock figures, and the cross-entropy of each exit in bits a token."""
         super().reduce_metrics(logging_outputs)
-        num_tokens = sum(log.get("ntokens", 0) for log in logging_outputs)
+        num_tokens = summed(logging_outputs, "ntokens")
         names = {name for log in logging_outputs for name in log if name.startswith("nll_exit_")}
         for name in sorted(names):
-            nll = sum(log.get(name, 0) for log in logging_outputs)
-            metrics.log_scalar(name, nll / num_tokens / math.log(2), num_tokens, round=3)
+            bits = summed(logging_outputs, name) / math.log(2)
+            metrics.log_scalar(name, bits / num_tokens, num_tokens, round=3)
 
 
 @dataclass
@@ -139,10 +141,7 @@ class MedusaLoss(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """The loss in bits a token, and the share of right tokens of each head."""
-
-        def total(key: str) -> float:
-            return utils.item(sum(log.get(key, 0) for log in logging_outputs))
-
+        total = partial(summed, logging_outputs)
         num_tokens = total("sample_size")
         if num_tokens:
             metrics.log_scalar("loss", total("loss") / num_tokens / math.log(2), num_tokens, 3)
