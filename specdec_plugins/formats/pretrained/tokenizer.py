@@ -128,26 +128,19 @@ class PretrainedTokenizer:
     def _language_tokens(self) -> dict[str, int]:
         """Our source ids of the language tokens, by their codes."""
         found = dict[str, int]()
-        by_id = sorted(self._source.vocabulary.items(), key=lambda item: item[1])
-        for symbol, index in by_id if self.kind.languages else ():
+        for index, symbol in enumerate(self.source.symbols) if self.kind.languages else ():
             code = re.fullmatch(self.kind.languages, symbol)
-            is_one = self.kind in (MARIAN, T5) or index in self._source.special
-            if code and is_one and index in self._source_ids:
-                found[code[1]] = self._source_ids[index]
+            is_special = self.source_order[index] in self._source.special
+            if code and (is_special or self.kind in (MARIAN, T5)):
+                found[code[1]] = index
         return found
 
     def _target_openings(self) -> dict[str, list[int]]:
         """Our ids of what a source begins with for each target language."""
-        if not self.kind.target_opens_source:
-            return {}
-        symbols = {
-            self._source_ids[i]: symbol
-            for symbol, i in self._source.vocabulary.items()
-            if i in self._source_ids
-        }
         return {
-            code: [self._source_ids[i] for i in self._source.encode(symbols[index])]
+            code: [self._source_ids[i] for i in self._source.encode(self.source.symbols[index])]
             for code, index in self._codes.items()
+            if self.kind.target_opens_source
         }
 
     def _find_languages(
