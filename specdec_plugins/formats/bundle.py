@@ -322,6 +322,7 @@ def write_bundle(
         verifier, known = _write_part(contents.verifier, made, "verifier", dtype, {})
         drafter = network = None
         if contents.drafter is not None:
+            known = {content: OF_VERIFIER + name for content, name in known.items()}
             network, _ = _write_part(contents.drafter, made, "drafter", dtype, known)
         if contents.drafter_name is not None:
             drafter = DraftingPart(contents.drafter_name, contents.drafter_options, network)
@@ -347,12 +348,9 @@ def _write_part(
     aliases = {}
     for tensor_name in sorted(state):
         content = _content(state[tensor_name])
-        if content in known:
-            aliases[tensor_name] = OF_VERIFIER + known[content]
-        elif content in first:
-            aliases[tensor_name] = first[content]
-        else:
-            first[content] = tensor_name
+        owner = known.get(content) or first.setdefault(content, tensor_name)
+        if owner != tensor_name:
+            aliases[tensor_name] = owner
     weights = FileName(name + WEIGHTS_SUFFIX)
     stored = {stored_name: state[stored_name].clone() for stored_name in first.values()}
     save_file(stored, folder / weights, {ALIASES: json.dumps(aliases)})
