@@ -225,10 +225,7 @@ def test_what_cannot_be_replaced_stays(
         ({"format": "zip"}, "expected the format 'specdec-bundle'"),
         ({"version": 5}, "has format version 5, but this program reads versions 1 to 4"),
         ({"source_lang": None}, "'source_lang' must be a string, not None"),
-        *(
-            ({"verifier": {"weights": odd, "kind": VERIFIER}}, f"'{odd}' must be the name of a")
-            for odd in ("../v", "..", "")
-        ),
+        ({"verifier": {"weights": "../v", "kind": VERIFIER}}, "'../v' must be the name of a file"),
         ({"text": {"bpe_codes": "."}}, "'.' must be the name of a file"),
         (
             {"verifier": {"weights": "v", "kind": "gpt", "architecture": {}}},
