@@ -62,7 +62,7 @@ class Bpe:
         """lines: those of a file that `load_codes` has checked."""
         has_header = lines[0].startswith("#version:")
         # In version 0.1, which has no header, the end of a word is a symbol of its own.
-        self._is_old = not has_header or lines[0].split()[1] == "0.1"
+        self._is_old = not has_header or lines[0].split()[1:] == ["0.1"]
         pairs = [tuple(line.strip("\r ").split(" ")) for line in lines[has_header:] if line]
         self._ranks = {pair: rank for rank, pair in reversed([*enumerate(pairs)])}
         self._remembered = lru_cache(_NUM_REMEMBERED)(self._split)

@@ -39,6 +39,7 @@ def test_reads_and_encodes_as_fairseq_does(tmp_path: Path) -> None:
     [
         ("a 5\nb\n", "line 2: expected a symbol, a space and its count"),
         ("a five\n", "line 1: expected a symbol"),
+        ("a ²\n", "line 1: expected a symbol"),
         ("a 5\n\n", "line 2: expected a symbol"),
         ("a 5\na 4\n", "line 2: the symbol 'a' is defined already"),
         ("<pad> 5\n", "line 1: the symbol '<pad>' is defined already"),

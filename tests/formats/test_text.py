@@ -248,6 +248,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 )
 def test_what_is_no_file_of_codes_is_named(content: str, sentence: str, tmp_path: Path) -> None:
     refused(rf"bpe\.codes.*{sentence}", TextPipeline, "en", "de", codes=stored(tmp_path, content))
+    TextPipeline("en", "de", codes=stored(tmp_path, "#version:\nt h\n"))
     # Codes may look like counts, too.
     figures = stored(tmp_path, "#version: 0.2\n1 9\n2 0\nt h\nth e</w>\n")
     TextPipeline("en", "de", codes=figures)
