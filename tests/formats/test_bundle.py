@@ -28,6 +28,7 @@ from specdec_plugins.formats.bundle import (
 from specdec_plugins.formats.models import read_model
 from specdec_plugins.formats.output import new_folder
 from tests import fairseq_checkpoints
+from tests.bundles import assert_same
 from tests.fairseq_checkpoints import LEARNED, SHAPES
 from tests.refusals import refused
 
@@ -53,12 +54,6 @@ def bundled(folder: Path, dtype: torch.dtype = torch.float64, **contents: Any) -
         contents["verifier"] = model_of(folder)
     write_bundle(Contents(folder, "en", "de", **contents), folder / "bundle", dtype)
     return folder / "bundle"
-
-
-def assert_same(model: Model, other: Model) -> None:
-    assert model.config == other.config
-    assert model.state.keys() == other.state.keys()
-    assert all(torch.equal(tensor, other.state[name]) for name, tensor in model.state.items())
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
