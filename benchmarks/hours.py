@@ -55,7 +55,7 @@ def _drafter() -> Trained:
         prefix = draw_prefix_lengths(lengths, chance)
         blocks = mask_blocks(text, prefix, BASE.block_size, mask=3, pad=1)
         out = model(text, lengths, *blocks, Glance(0.5, chance))
-        return block_loss(out.logits, out.targets, 0.1, True).loss
+        return block_loss(out.logits, out.targets, 0.1).loss
 
     learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
     given = {"arch": "block", "src_embedding_copy": True, "apply_bert_init": True, **learned}

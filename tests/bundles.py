@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from specdec_plugins.decoding.networks.trained import Model
 from specdec_plugins.formats.bundle import Contents, write_bundle
 from specdec_plugins.formats.models import read_model
 
@@ -35,3 +38,10 @@ def captions(folder: Path, **changes: Any) -> Path:
     }
     write_bundle(Contents(CAPTIONS, "en", "de", **{**contents, **changes}), folder)
     return folder
+
+
+def assert_same(model: Model, other: Model) -> None:
+    """With the same configuration and weights."""
+    assert model.config == other.config
+    assert model.state.keys() == other.state.keys()
+    assert all(torch.equal(tensor, other.state[name]) for name, tensor in model.state.items())

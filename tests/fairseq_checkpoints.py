@@ -148,11 +148,8 @@ def translating_pair(folder: Path, target_symbols: int = 30) -> Path:
         elif name == "encoder.embed_tokens.weight":
             parameter.data[Dictionary.eos] *= 2
     save(verifier, args, data / "verifier.pt")
-    shape = {"encoder_embed_dim": 16, "decoder_embed_dim": 16, "share_all_embeddings": shared}
-    args = settings(
-        "block", block_size=6, src_embedding_copy=True, encoder_learned_pos=True, **shape
-    )
-    args.decoder_learned_pos = True
+    shape = {"src_embedding_copy": True, "share_all_embeddings": shared, **LEARNED}
+    args = settings("block", block_size=6, **shape)
     save(build(args, data, seed=3), args, data / "drafter.pt")
     return data
 

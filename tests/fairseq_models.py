@@ -6,61 +6,43 @@ from argparse import Namespace
 from typing import Any
 
 import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerModel
-from fairseq.models.transformer import base_architecture as transformer_architecture
 
 from specdec_plugins.models.assistant_transformer import (
     AssistantTransformer,
     assistant_architecture,
 )
-from specdec_plugins.models.block_drafter import BlockDrafter, block_architecture
-from specdec_plugins.models.early_exit_transformer import (
-    EarlyExitTransformer,
-    early_exit_architecture,
-)
+from specdec_plugins.models.block_drafter import BlockDrafter
+from specdec_plugins.models.early_exit_transformer import EarlyExitTransformer
 from specdec_plugins.models.medusa_heads import MedusaHeads
 from specdec_plugins.tasks.block_mask import mask_blocks
 from specdec_plugins.training.initialise import numbered_dictionaries
 from tests.fairseq_checkpoints import LEARNED, settings
 
 
-def drafter_args(**changes: Any) -> Namespace:
-    """Settings of a drafter as published, but small."""
-    published = {"src_embedding_copy": True, "apply_bert_init": True, "activation_fn": "gelu"}
-    args = _args("block", **{**LEARNED, **published, **changes})
-    block_architecture(args)
-    return args
-
-
-def _args(arch: str, **changes: Any) -> Namespace:
-    return settings(arch, **{"share_all_embeddings": True, **changes})
-
-
-def _fresh(cls: Any, args: Namespace, num_types: int, seed: int) -> Any:
+def build(arch: str, seed: int = 0, **changes: Any) -> tuple[Any, Namespace]:
+    """A small model of 30 types with fresh weights, in training mode, and its settings."""
+    args = settings(arch, **{"share_all_embeddings": True, **changes})
+    ARCH_CONFIG_REGISTRY[arch](args)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return cls.build_model(args, numbered_dictionaries(num_types, num_types))
+        return ARCH_MODEL_REGISTRY[arch].build_model(args, numbered_dictionaries(30, 30)), args
 
 
-def build_drafter(num_types: int = 30, seed: int = 0, **changes: Any) -> BlockDrafter:
-    """A drafter with fresh weights, in training mode."""
-    return _fresh(BlockDrafter, drafter_args(**changes), num_types, seed)
+def build_drafter(**changes: Any) -> BlockDrafter:
+    """A drafter as published."""
+    published = {"src_embedding_copy": True, "apply_bert_init": True, "activation_fn": "gelu"}
+    return build("block", **{**LEARNED, **published, **changes})[0]
 
 
-def build_verifier(
-    num_types: int = 30, seed: int = 0, **changes: Any
-) -> tuple[TransformerModel, Namespace]:
-    """A stock fairseq Transformer with fresh weights, and its settings."""
-    args = _args("transformer", **changes)
-    transformer_architecture(args)
-    return _fresh(TransformerModel, args, num_types, seed), args
+def build_verifier(**changes: Any) -> tuple[TransformerModel, Namespace]:
+    """A stock fairseq Transformer, and its settings."""
+    return build("transformer", **changes)
 
 
-def build_early_exit(num_types: int = 30, seed: int = 0, **changes: Any) -> EarlyExitTransformer:
-    """An early-exit Transformer with fresh weights, in training mode."""
-    args = _args("early_exit_transformer", **changes)
-    early_exit_architecture(args)
-    return _fresh(EarlyExitTransformer, args, num_types, seed)
+def build_early_exit(**changes: Any) -> EarlyExitTransformer:
+    return build("early_exit_transformer", **changes)[0]
 
 
 def build_heads(num_heads: int = 3, seed: int = 0) -> MedusaHeads:

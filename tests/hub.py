@@ -41,14 +41,11 @@ class Hub:
             server.server_close()
             thread.join()
 
-    def files(self, of: str = "GET") -> list[str]:
+    def files(self) -> list[str]:
         """The names of the files that were asked for."""
         asked = (line.split() for line in self.asked)
-        return [
-            path.rpartition("/")[2]
-            for method, path, _ in asked
-            if (method, "/resolve/" in path) == (of, True)
-        ]
+        paths = [path for method, path, _ in asked if method == "GET"]
+        return [path.rpartition("/")[2] for path in paths if "/resolve/" in path]
 
 
 class _Answer(BaseHTTPRequestHandler):

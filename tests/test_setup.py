@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run
 
 pytestmark = pytest.mark.integration
 
@@ -105,6 +106,18 @@ class Machine:
             timeout=60,
         )
 
+    def passes(self, **environment: str) -> str:
+        """What a set-up prints that succeeds."""
+        result = self.setup(**environment)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def fails(self, **environment: str) -> str:
+        """What a set-up says that fails."""
+        result = self.setup(**environment)
+        assert result.returncode == 1
+        return result.stderr
+
     def calls(self, kind: str) -> list[str]:
         lines = (self.folder / "calls").read_text().splitlines()
         return [line for line in lines if line.startswith(kind)]
@@ -128,12 +141,9 @@ def ready(machine: Machine) -> Machine:
 
 
 def refusal(machine: Machine, **environment: str) -> str:
-    result = machine.setup(**environment)
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    (sentence,) = machine.fails(**environment).splitlines()
     assert not machine.calls("installed")
-    return result.stderr
+    return sentence
 
 
 def test_every_unfit_python_is_named_with_its_fault(machine: Machine) -> None:
@@ -167,9 +177,7 @@ def test_312_is_taken_where_it_has_its_headers_and_another_else(
     machine.offer("filelock")
     for name, version in versions.items():
         machine.add_python(name, version, headers=name not in without_headers.split())
-    result = machine.setup()
-    assert result.returncode == 0, result.stderr
-    assert f"making .venv with Python of {machine.bin / chosen}\n" in result.stdout
+    assert f"making .venv with Python of {machine.bin / chosen}\n" in machine.passes()
 
 
 @pytest.mark.parametrize("given", ["/no/such/python", "python3"])
@@ -182,16 +190,15 @@ def test_unfit_python_given(ready: Machine, given: str) -> None:
 def test_without_fairseq_the_rest_is_installed(ready: Machine, fault: str, text: str) -> None:
     """Where it does not build, and where it cannot be imported."""
     (ready.folder / fault).write_text(text)
-    result = ready.setup()
-    assert result.returncode == 0, result.stderr
-    assert "fairseq could not be installed" in result.stdout
-    assert "setup: .venv is ready" in result.stdout
+    said = ready.passes()
+    assert "fairseq could not be installed" in said
+    assert "setup: .venv is ready" in said
     (call,) = [c for c in ready.calls("installed") if "--editable" in c]
     assert ".[prepare,serve,ray,bench,dev]" in call
     assert ready.calls("removed")
     ready.add_compiler()  # another reason to try
     (ready.folder / fault).unlink()
-    assert "could not" not in ready.setup().stdout
+    assert "could not" not in ready.passes()
     (call,) = [c for c in ready.calls("installed") if "--editable" in c]
     assert ".[train,serve,ray,bench,dev]" in call
 
@@ -205,53 +212,47 @@ def test_an_environment_of_the_user_is_left_alone(ready: Machine) -> None:
 
 
 def test_second_run_has_nothing_to_do(ready: Machine) -> None:
-    assert ready.setup().returncode == 0
+    ready.passes()
     assert ready.calls("installed")
-    again = ready.setup()
-    assert (again.returncode, again.stdout) == (0, "")
+    assert ready.passes() == ""
     assert not ready.calls("")
 
 
 def test_kernels_that_were_not_compiled_are_built_once_there_is_a_compiler(ready: Machine) -> None:
     for built in (ready.project / KERNELS).glob("_kernels.*"):
         built.unlink()
-    first = ready.setup()
-    assert first.returncode == 0
-    assert "kernels for CPUs were not compiled" in first.stdout
-    assert "apt-get install g++" in first.stdout
-    assert not ready.setup().stdout
+    said = ready.passes()
+    assert "kernels for CPUs were not compiled" in said
+    assert "apt-get install g++" in said
+    assert not ready.passes()
     ready.add_compiler()
     (ready.project / KERNELS / "_kernels.so").touch()
-    again = ready.setup()
+    assert "not compiled" not in ready.passes()
     assert any("--editable" in call for call in ready.calls("installed"))
-    assert "not compiled" not in again.stdout
 
 
 def test_changed_versions_are_installed_and_a_moved_project_is_set_up_anew(ready: Machine) -> None:
-    ready.setup()
+    ready.passes()
     with (ready.project / "constraints.txt").open("a") as file:
         file.write("six==1.17.0\n")
-    assert "making .venv" not in ready.setup().stdout
+    assert "making .venv" not in ready.passes()
     assert any("--editable" in call for call in ready.calls("installed"))
     ready.project = ready.project.rename(ready.folder / "elsewhere")
-    assert "making .venv" in ready.setup().stdout
+    assert "making .venv" in ready.passes()
 
 
 def test_failed_step_shows_its_end_and_is_continued(ready: Machine) -> None:
     (ready.folder / "broken").write_text("--editable")
-    failed = ready.setup()
-    assert failed.returncode == 1
-    assert "no such package" in failed.stderr
-    assert "setup.log" in failed.stderr
+    said = ready.fails()
+    assert "no such package" in said
+    assert "setup.log" in said
     packages = ready.project / ".venv/lib/python3.12/site-packages"
     for name in ("half-1.dist-info", "whole-1.dist-info"):
         (packages / name).mkdir(parents=True)
         (packages / name / "METADATA").touch()
     (packages / "whole-1.dist-info/RECORD").touch()
     (ready.folder / "broken").unlink()
-    again = ready.setup()
-    assert again.returncode == 0
-    assert "making .venv" not in again.stdout
+    assert "making .venv" not in ready.passes()
     # What was installed by half is forgotten.
     assert [path.name for path in packages.iterdir()] == ["whole-1.dist-info"]
 
@@ -282,9 +283,7 @@ def test_torch_comes_from_where_a_cpu_build_is(
     ready.offer(*offered)
     if is_indexed:
         ready.offer("filelock", index=True)
-    result = ready.setup(**environment)
-    assert result.returncode == 0
-    assert ("several GB" in result.stdout) == (offered == [GPU])
+    assert ("several GB" in ready.passes(**environment)) == (offered == [GPU])
     assert re.findall(r"--index-url (\S+)", ready.torch_install()) == ([index] if index else [])
     assert len(ready.calls("asked")) == num_asked
 
@@ -293,11 +292,11 @@ def test_torch_that_is_there_is_kept_whatever_its_build(ready: Machine) -> None:
     pin = re.search(r"^torch==.*", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pin
     (ready.folder / "has.torch").write_text(pin[0] + "+cpu\n")
-    ready.setup()
+    ready.passes()
     assert not ready.calls("asked")
     (ready.folder / "has.torch").write_text(pin[0] + "1+cpu\n")
     (ready.project / ".venv/setup.stamp").unlink()
-    ready.setup()
+    ready.passes()
     assert ready.torch_install()
 
 
@@ -306,7 +305,7 @@ def test_a_gpu_gets_the_build_without_suffix_and_fairseq_no_cuda_home(ready: Mac
     stub = ready.folder / "venv-python"
     text = stub.read_text().replace('"installed $*"', '"installed $* home=${CUDA_HOME:-none}"')
     stub.write_text(text)
-    ready.setup(CUDA_HOME="/usr/local/cuda")
+    ready.passes(CUDA_HOME="/usr/local/cuda")
     assert re.search(r"torch===\d", ready.torch_install())
     (call,) = [c for c in ready.calls("installed") if "fairseq-fixed" in c]
     assert "--no-build-isolation" in call
@@ -325,8 +324,6 @@ def test_every_requirement_is_pinned() -> None:
 
 
 def test_make_without_a_target_says_what_there_is() -> None:
-    result = subprocess.run(
-        ["make", "-C", str(ROOT)], capture_output=True, text=True, env=dict(os.environ), timeout=20
-    )
+    said = run("make", "-C", ROOT).stdout
     for target in ("demo", "test", "check", "format"):
-        assert f"make {target} " in result.stdout
+        assert f"make {target} " in said

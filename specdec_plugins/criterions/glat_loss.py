@@ -3,6 +3,7 @@
 # No postponed annotations here: fairseq makes flags from the types of the settings' fields.
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +29,7 @@ class GlatLossConfig(FairseqDataclass):
 
 
 class BlockLoss(NamedTuple):
-    """Losses in nats; [] after a mean, [N] before it."""
+    """Losses in nats, [] each."""
 
     loss: Tensor  # what is minimised: cross-entropy with label smoothing
     nll: Tensor  # the plain cross-entropy
@@ -79,20 +80,16 @@ def block_loss(
     logits: Tensor,  # [N, V]
     targets: Tensor,  # [N] int64
     label_smoothing: float,  # share of the probability spread over all V types, 0 .. 1
-    reduce: bool = True,
 ) -> BlockLoss:
-    """Label-smoothed cross-entropy of scored positions, averaged unless ``reduce`` is off.
+    """Mean label-smoothed cross-entropy of scored positions.
 
     Computed in float32 or better. Without a scored position (everything was revealed)
     the mean is a zero that still has a gradient, so that every worker takes part in the update.
     """
     losses = SmoothedLoss.apply if logits.device.type == "cpu" else smoothed_losses
     loss, nll = losses(logits, targets, label_smoothing / logits.size(1))  # [N]
-    if not reduce:
-        return BlockLoss(loss, nll)
-    if targets.numel() == 0:
-        return BlockLoss(loss.sum(), nll.sum())
-    return BlockLoss(loss.mean(), nll.mean())
+    num_scored = max(1, len(targets))
+    return BlockLoss(loss.sum() / num_scored, nll.sum() / num_scored)
 
 
 def smoothed_losses(logits: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -103,28 +100,34 @@ def smoothed_losses(logits: Tensor, targets: Tensor, share: float) -> tuple[Tens
     return (1 - share * log_p.size(1)) * plain - share * log_p.sum(1), plain
 
 
-class Kept(NamedTuple):
-    """What a verifier whose output is the targets would accept, summed over blocks."""
+def count_kept(right: Tensor, places: Tensor) -> dict[str, Tensor]:
+    """What a verifier whose output is the targets would accept, summed over blocks: [] int64 each.
 
-    num_blocks: Tensor  # [] int64
-    kept: Tensor  # [K] int64: blocks whose positions up to this place are right
-    reached: Tensor  # [K] int64: blocks with an answer at this place, and all right before it
-
-
-def count_kept(right: Tensor, places: Tensor, block_size: int) -> Kept:
-    """right: [N] bool; places: [N] int64, position in its block, from 0.
+    right: [N] bool; places: [N] int64, position in its block, from 0. `kept` are positions before
+    the first wrong one; of place k, counted from 1, `kept_k` is the number of blocks that are right
+    up to there, `reached_k` of those that have an answer there, and are right before it.
 
     A position after a wrong one is never kept, so it does not matter that a head was fed the true
     tokens before it: up to the first wrong one they equal its own.
     """
     is_first = places == 0
+    num_blocks, size = is_first.sum(), max(SHOWN, int(places.max()) + 1)
     block = is_first.cumsum(0) - 1  # [N]
-    table = right.new_zeros(2, int(is_first.sum()), block_size)
+    table = right.new_zeros(2, int(num_blocks), size)
     table[0, block, places] = right
     table[1, block, places] = True
-    kept = table[0].long().cumprod(1)  # [blocks, K]
-    before = torch.nn.functional.pad(kept[:, :-1], (1, 0), value=1)
-    return Kept(is_first.sum(), kept.sum(0), (before * table[1]).sum(0))
+    kept = table[0].long().cumprod(1)  # [blocks, size]
+    reached = functional.pad(kept[:, :-1], (1, 0), value=1) * table[1]
+    counts = {"num_blocks": num_blocks, "kept": kept.sum()}
+    for place in range(SHOWN):
+        counts[f"kept_{place + 1}"] = kept[:, place].sum()
+        counts[f"reached_{place + 1}"] = reached[:, place].sum()
+    return counts
+
+
+def summed(logs: list[dict[str, Any]], key: str) -> float:
+    """A figure, summed over batches and workers."""
+    return utils.item(sum(log.get(key, 0) for log in logs))
 
 
 @register_criterion("glat_loss", dataclass=GlatLossConfig)
@@ -140,12 +143,12 @@ class GlatLoss(FairseqCriterion):
         self.label_smoothing = label_smoothing
 
     def forward(
-        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+        self, model: nn.Module, sample: dict[str, Any]
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Loss, sample size and figures of a sample that the task has masked.
 
         The sample size is 1: a batch's loss is a mean already, and gradients of several batches
-        average their means. With ``reduce`` off the loss is [N], one value a scored position.
+        average their means.
         """
         if "blocks" not in sample:
             raise UserError("--criterion glat_loss needs --task translation_lev_modified")
@@ -158,10 +161,10 @@ class GlatLoss(FairseqCriterion):
             blocks.scored_mask,
             glancing,
         )
-        losses = block_loss(out.logits, out.targets, self.label_smoothing, reduce)
+        losses = block_loss(out.logits, out.targets, self.label_smoothing)
         logging_output = {
-            "loss": losses.loss.detach() if reduce else losses.loss.detach().sum(),
-            "nll_loss": losses.nll.detach() if reduce else losses.nll.detach().sum(),
+            "loss": losses.loss.detach(),
+            "nll_loss": losses.nll.detach(),
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
             "sample_size": 1,
@@ -174,10 +177,7 @@ class GlatLoss(FairseqCriterion):
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Log averages over batches and workers, and the share of right predictions over tokens."""
-
-        def total(key: str) -> float:
-            return utils.item(sum(log.get(key, 0) for log in logging_outputs))
-
+        total = partial(summed, logging_outputs)
         num_batches = total("sample_size")
         if num_batches == 0:
             return
@@ -205,15 +205,8 @@ class GlatLoss(FairseqCriterion):
 
 
 def _acceptance(out: Any) -> dict[str, Any]:
-    """Counts that workers may add up: right tokens; kept tokens, in all and by first places."""
+    """Counts that workers may add up: right tokens, and those of `count_kept`."""
     # Not argmax, which is slow in bfloat16 on a CPU.
     right = out.logits.detach().max(dim=-1).indices.eq(out.targets)  # [N]
     counts = {"num_right": right.sum()}
-    if not len(right):
-        return counts
-    counted = count_kept(right, out.places, max(SHOWN, int(out.places.max()) + 1))
-    counts |= {"num_blocks": counted.num_blocks, "kept": counted.kept.sum()}
-    for place in range(SHOWN):
-        counts[f"kept_{place + 1}"] = counted.kept[place]
-        counts[f"reached_{place + 1}"] = counted.reached[place]
-    return counts
+    return counts | count_kept(right, out.places) if len(right) else counts

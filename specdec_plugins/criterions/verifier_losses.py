@@ -8,6 +8,7 @@ head with the token of its place (Medusa, Cai et al. 2024, section 2.2.1, the lo
 # No postponed annotations here: fairseq makes flags from the types of the settings' fields.
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fairseq import utils
@@ -21,6 +22,7 @@ from fairseq.logging import metrics
 from torch import Tensor
 from torch.nn import functional
 
+from specdec_plugins.criterions.glat_loss import summed
 from specdec_plugins.errors import UserError
 
 
@@ -61,9 +63,7 @@ class EarlyExitLoss(LabelSmoothedCrossEntropyCriterion):
             raise UserError(f"--exit-scale is {exit_scale}, expected 0 or more")
         self.exit_scale = exit_scale
 
-    def forward(
-        self, model: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, int, dict[str, Any]]:
+    def forward(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, int, dict[str, Any]]:
         """Loss, sample size and figures; `nll_loss` is the whole decoder's."""
         output, extra = model(**sample["net_input"])
         if not hasattr(model.decoder, "exit_logits"):
@@ -71,11 +71,11 @@ class EarlyExitLoss(LabelSmoothedCrossEntropyCriterion):
         states = extra["inner_states"][1:]  # the first is not a layer's
         weights = exit_weights(len(states), self.exit_scale)
         log: dict[str, Any] = {"ntokens": sample["ntokens"], "nsentences": len(sample["target"])}
-        loss, nll = self.compute_loss(model, (output, extra), sample, reduce=reduce)
+        loss, nll = self.compute_loss(model, (output, extra), sample)
         total, log["nll_loss"] = weights[-1] * loss, nll.detach()
         for number, state in enumerate(states[:-1], 1):
             logits = model.decoder.exit_logits(state)
-            loss, nll = self.compute_loss(model, (logits, extra), sample, reduce=reduce)
+            loss, nll = self.compute_loss(model, (logits, extra), sample)
             total = total + weights[number - 1] * loss
             log[f"nll_exit_{number}"] = nll.detach()
         log["loss"] = total.detach()
@@ -89,11 +89,11 @@ class EarlyExitLoss(LabelSmoothedCrossEntropyCriterion):
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """The stock figures, and the cross-entropy of each exit in bits a token."""
         super().reduce_metrics(logging_outputs)
-        num_tokens = sum(log.get("ntokens", 0) for log in logging_outputs)
+        num_tokens = summed(logging_outputs, "ntokens")
         names = {name for log in logging_outputs for name in log if name.startswith("nll_exit_")}
         for name in sorted(names):
-            nll = sum(log.get(name, 0) for log in logging_outputs)
-            metrics.log_scalar(name, nll / num_tokens / math.log(2), num_tokens, round=3)
+            bits = summed(logging_outputs, name) / math.log(2)
+            metrics.log_scalar(name, bits / num_tokens, num_tokens, round=3)
 
 
 @dataclass
@@ -114,39 +114,34 @@ class MedusaLoss(FairseqCriterion):
             raise UserError(f"--head-decay is {head_decay}, expected above 0 and at most 1")
         self.head_decay = head_decay
 
-    def forward(
-        self, model: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Loss, sample size and figures; with `reduce` off the loss is [B], one a sentence.
+    def forward(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, int, dict[str, Any]]:
+        """Loss, sample size and figures.
 
         From the state at place t the verifier predicts token t, and head k token t + k.
         """
         if not hasattr(model, "num_heads"):
             raise UserError("--criterion medusa_loss needs --arch medusa_heads")
         states, targets = model(**sample["net_input"]), sample["target"]  # [B, T, K, D], [B, T]
-        loss = states.new_zeros(len(targets)).float()  # [B]
+        loss = states.new_zeros(()).float()
         log: dict[str, Any] = {}
         for head in range(1, model.num_heads + 1):
             logits = model.project(states[:, :-head, head - 1]).float()  # [B, T - k, V]
             wanted = targets[:, head:]
             nll = functional.cross_entropy(
-                logits.transpose(1, 2), wanted, ignore_index=self.padding_idx, reduction="none"
-            )  # [B, T - k]
-            loss = loss + self.head_decay**head * nll.sum(1)
+                logits.transpose(1, 2), wanted, ignore_index=self.padding_idx, reduction="sum"
+            )
+            loss = loss + self.head_decay**head * nll
             scored = wanted.ne(self.padding_idx)
             log[f"right_{head}"] = (logits.argmax(-1).eq(wanted) & scored).sum()
             log[f"scored_{head}"] = scored.sum()
-        log["loss"], log["sample_size"] = loss.detach().sum(), sample["ntokens"]
+        log["loss"], log["sample_size"] = loss.detach(), sample["ntokens"]
         log["ntokens"], log["nsentences"] = sample["ntokens"], len(targets)
-        return loss.sum() if reduce else loss, sample["ntokens"], log
+        return loss, sample["ntokens"], log
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """The loss in bits a token, and the share of right tokens of each head."""
-
-        def total(key: str) -> float:
-            return utils.item(sum(log.get(key, 0) for log in logging_outputs))
-
+        total = partial(summed, logging_outputs)
         num_tokens = total("sample_size")
         if num_tokens:
             metrics.log_scalar("loss", total("loss") / num_tokens / math.log(2), num_tokens, 3)

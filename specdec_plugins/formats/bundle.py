@@ -254,29 +254,26 @@ def _digests(folder: Path, settings: BundleSettings) -> Digests:
 
 def _read_tensors(path: Path, verifier: Path) -> LazyState:
     """All tensors of a file, including those that are stored in the verifier's file."""
-    try:
-        return LazyState(without_codes(_stored_tensors(path, verifier)))
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{path}: is damaged ({error}); copy it again.") from error
+    stored = _stored_tensors(path, verifier)
+    with located(path):
+        return LazyState(without_codes(stored))
 
 
 def _stored_tensors(path: Path, verifier: Path) -> Parts:
-    """As they are stored. Raises ValueError where the file is damaged."""
+    """As they are stored."""
     stored = StoredTensors([path], finite=True)
     state = stored.parts()
     text, known = stored.metadata.get(ALIASES, "{}"), dict(state)
     if path != verifier and OF_VERIFIER in text:
         others = _stored_tensors(verifier, verifier)
         known |= {OF_VERIFIER + name: part for name, part in others.items()}
-    aliases = json.loads(text)
-    if not isinstance(aliases, dict):
-        raise ValueError(f"its {ALIASES} are not a JSON object")
-    for name, other in aliases.items():
-        if not isinstance(other, str) or other not in known:
-            raise ValueError(f"{name} is an alias of {other!r}, which is missing")
-    return {**state, **{name: known[other] for name, other in aliases.items()}}
+    try:
+        return {**state, **{name: known[other] for name, other in json.loads(text).items()}}
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: is damaged, or the verifier beside it is another one (its {ALIASES}: "
+            f"{type(error).__name__} {error}); copy the bundle again."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -325,6 +322,7 @@ def write_bundle(
         verifier, known = _write_part(contents.verifier, made, "verifier", dtype, {})
         drafter = network = None
         if contents.drafter is not None:
+            known = {content: OF_VERIFIER + name for content, name in known.items()}
             network, _ = _write_part(contents.drafter, made, "drafter", dtype, known)
         if contents.drafter_name is not None:
             drafter = DraftingPart(contents.drafter_name, contents.drafter_options, network)
@@ -350,12 +348,9 @@ def _write_part(
     aliases = {}
     for tensor_name in sorted(state):
         content = _content(state[tensor_name])
-        if content in known:
-            aliases[tensor_name] = OF_VERIFIER + known[content]
-        elif content in first:
-            aliases[tensor_name] = first[content]
-        else:
-            first[content] = tensor_name
+        owner = known.get(content) or first.setdefault(content, tensor_name)
+        if owner != tensor_name:
+            aliases[tensor_name] = owner
     weights = FileName(name + WEIGHTS_SUFFIX)
     stored = {stored_name: state[stored_name].clone() for stored_name in first.values()}
     save_file(stored, folder / weights, {ALIASES: json.dumps(aliases)})

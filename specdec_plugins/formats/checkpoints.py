@@ -68,7 +68,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     require(path.is_file(), f"{path}: no such checkpoint; give the path of a fairseq .pt file")
-    checkpoint = _load_safely(path)
+    checkpoint = load_safely(path)
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
         raise UserError(
             f"{path}: not a fairseq checkpoint (it has no 'model' entry with weights); "
@@ -92,7 +92,12 @@ def not_finite(weights: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _load_safely(path: Path) -> Any:
+def load_safely(path: Path, mmap: bool = False) -> Any:
+    """What a file of torch holds, on the CPU, if all of it is harmless.
+
+    mmap: map tensors instead of reading them. Raises ``UserError`` where the file is unreadable,
+    damaged or refused.
+    """
     try:
         # On exit the context forgets every type that it was given, even one that was allowed
         # before, so it gets only the others.
@@ -101,7 +106,7 @@ def _load_safely(path: Path) -> Any:
         with torch.serialization.safe_globals(types), warnings.catch_warnings():
             # Faults of foreign pickles are reported below.
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
     except pickle.UnpicklingError as error:
@@ -123,9 +128,8 @@ def _explain_refusal(path: Path, message: str) -> str:
     if name.startswith("omegaconf."):
         return f"{path}: needs omegaconf, which is not installed; pip install omegaconf"
     return (
-        f"{path}: refused, because it asks to load {name}, which a fairseq checkpoint does not "
-        "need and which could run code; use a checkpoint from a source that you trust, written "
-        "by fairseq"
+        f"{path}: refused, because it asks to load {name}, which a file of weights does not need "
+        "and which could run code; use one from a source that you trust"
     )
 
 

@@ -56,7 +56,7 @@ class Dictionary:
             overwrite = fields[-1] == _OVERWRITE
             if overwrite:
                 fields = fields[0].rsplit(" ", 1)
-            if len(fields) != 2 or not fields[1].lstrip("-").isdigit():
+            if len(fields) != 2 or not re.fullmatch(r"-?\d+", fields[1]):
                 what = "; these are BPE codes" if text.startswith("#version:") else ""
                 raise UserError(
                     f"{path}, line {number}: expected a symbol, a space and its count{what}; give "

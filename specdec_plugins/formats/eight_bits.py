@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.reading import Parts, Rows, Unread, now
+from specdec_plugins.errors import UserError
 
 SCALE = ".scale"
 _FEW = 1 << 12  # numbers of a table so small that it stays as it is, such as one of biases
@@ -41,14 +42,14 @@ def without_codes(parts: Parts) -> Parts:
     """The tensors with the matrices themselves, float32, in place of codes and factors.
 
     They are computed when they are read; a tied one is one part under each of its names. Raises
-    ValueError where factors and codes do not fit.
+    UserError where factors and codes do not fit.
     """
     once: dict[tuple[int, int], Unread] = {}
     found = {name: part for name, part in parts.items() if not name.endswith(SCALE)}
     for name in parts.keys() - found.keys():
         codes, factors = parts.get(name.removesuffix(SCALE)), now(parts[name])
         if not isinstance(codes, Unread) or codes.shape[:1] != factors.shape:
-            raise ValueError(f"{name} does not fit the matrix that it scales")
+            raise UserError(f"{name} does not fit the matrix that it scales; copy the file again.")
         part = once.setdefault((id(codes), id(parts[name])), _read_later(codes, factors))
         found[name.removesuffix(SCALE)] = part
     return found

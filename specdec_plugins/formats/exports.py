@@ -217,21 +217,16 @@ def export_ctranslate2(
     Raises UserError if ctranslate2 is not installed, the folder is taken, or CTranslate2 cannot
     express the model.
     """
-    specs = imported("ctranslate2.specs", "convert")
-    converter = imported("ctranslate2.converters.converter", "convert")
-    choices = specs.model_spec.ACCEPTED_MODEL_TYPES
+    choices = imported("ctranslate2.specs", "convert").model_spec.ACCEPTED_MODEL_TYPES
     require(
         quantization is None or quantization in choices,
         f"CTranslate2 does not support {quantization!r}; choose one of: {', '.join(choices)}.",
     )
     spec = _specification(verifier, dictionaries)
-
-    class FromNetwork(converter.Converter):  # type: ignore[name-defined]
-        def _load(self) -> Any:
-            return spec
-
+    spec.validate()
+    spec.optimize(quantization)
     with new_folder(folder, "model.bin", force) as made:
-        FromNetwork().convert(str(made), quantization=quantization, force=True)
+        spec.save(str(made))
     return Path(folder)
 
 

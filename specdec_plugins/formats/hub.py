@@ -50,6 +50,11 @@ class _Silent(tqdm):
         super().__init__(*given, **{**named, "disable": True})
 
 
+def _weights(folder: Path, names: Collection[str]) -> list[str]:
+    """Which of these files hold the weights of the bundle or model that the folder describes."""
+    return read_bundle(folder).files if is_bundle(folder) else weights_among(names, folder)
+
+
 @dataclass(frozen=True)
 class _Download:
     name: str  # as the user gave it
@@ -64,14 +69,16 @@ class _Download:
         with self._explained(hub):
             folder = self._fetched(hub, self.revision, _DESCRIBING, tqdm_class=_Silent)
         with self._named(folder):
-            if self._is_whole(folder):
+            here = {path.name for path in folder.iterdir()}  # they appear when they are complete
+            weights = _weights(folder, here)
+            if weights and here.issuperset(weights):
                 return folder
         with self._explained(hub):
             names = hub.HfApi().list_repo_files(self.repository, revision=folder.name)
         with self._named(folder):
-            weights = self._weights(folder, names)
+            weights = _weights(folder, names)
             if not is_bundle(folder):
-                read_tokenizer(folder, read_config(folder))
+                self._check(folder, weights, names)
         with self._explained(hub):
             return self._fetched(hub, folder.name, weights)
 
@@ -82,32 +89,21 @@ class _Download:
         )
         return Path(found)
 
-    def _is_whole(self, folder: Path) -> bool:
-        """True if the weights are there. Files appear in this folder when they are complete."""
-        names = {path.name for path in folder.iterdir()}
-        if is_bundle(folder):
-            return names.issuperset(read_bundle(folder).files)
-        found = weights_among(names, folder)
-        return bool(found) and names.issuperset(found)
-
-    def _weights(self, folder: Path, names: Collection[str]) -> list[str]:
-        """Which of the repository's files hold the weights."""
-        if is_bundle(folder):
-            return read_bundle(folder).files
+    def _check(self, folder: Path, weights: Sequence[str], names: Collection[str]) -> None:
+        """Raises UserError if this is no model of transformers that can be decoded."""
         listed = ", ".join(sorted(name for name in names if not name.startswith("."))[:6])
         require(
             is_pretrained(folder),
             f"{self.name}: is neither a model of transformers (its {CONFIG} with a model_type) nor "
             f"a bundle ({SETTINGS}), as it holds {listed or 'nothing'}; name another.",
         )
-        read_config(folder)  # the reason may be that it is of another kind
-        found = weights_among(names, folder)
+        config = read_config(folder)  # the reason may be that it is of another kind
         require(
-            bool(found),
+            bool(weights),
             f"{self.name}: holds no weights that can be read, neither {SAFE} nor {PICKLED}, but "
             f"{listed}; name another model or revision.",
         )
-        return found
+        read_tokenizer(folder, config)
 
     @contextmanager
     def _named(self, folder: Path) -> Iterator[None]:

@@ -217,26 +217,24 @@ def _in_float32(state: State) -> State:
 
 def _check_expressible(model: Model, encoder: StackConfig, decoder: StackConfig) -> None:
     """Raises UserError where no flags of fairseq build these stacks."""
-    for side, fits in (
-        ("encoder", encoder.final_norm == encoder.normalize_before),
-        ("decoder", decoder.normalize_before or not decoder.final_norm),
+    for fits, rule in (
+        (
+            encoder.final_norm == encoder.normalize_before,
+            "its encoder ends in a norm if its layers begin with one, and only then",
+        ),
+        (
+            decoder.normalize_before or not decoder.final_norm,
+            "its decoder ends in a norm only if its layers begin with one",
+        ),
+        (not encoder.switches and not decoder.switches, "it does not have the layers of T5"),
+        (not model.config.output_bias, "its logits have no bias"),
+        (model.config.activation != "swish", "it does not have the activation swish"),
+        (
+            (encoder.positions == "none") == (decoder.positions == "none"),
+            "it has positions on both sides or on neither",
+        ),
     ):
-        require(
-            fits,
-            f"{model.path}: fairseq's {side} ends in a norm if its layers begin with one, and only "
-            "then; this model cannot be written as a fairseq checkpoint.",
-        )
-    model.only_if(not encoder.switches and not decoder.switches, "fairseq", "the layers of T5")
-    require(
-        not model.config.output_bias and model.config.activation != "swish",
-        f"{model.path}: fairseq has neither a bias of logits nor the activation swish; this model "
-        "cannot be written as a fairseq checkpoint.",
-    )
-    require(
-        (encoder.positions == "none") == (decoder.positions == "none"),
-        f"{model.path}: fairseq has positions on both sides or on neither; this model, which has "
-        "them on one, cannot be written as a fairseq checkpoint.",
-    )
+        require(fits, f"{model.path}: cannot be written as a checkpoint of fairseq: {rule}.")
 
 
 def flags_of(model: Model) -> dict[str, Any]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from zipfile import is_zipfile
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from specdec_plugins.decoding.networks.reading import Parts, Rows, Unread
 from specdec_plugins.errors import UserError, require
-from specdec_plugins.formats.checkpoints import not_finite
+from specdec_plugins.formats.checkpoints import load_safely, not_finite
 
 SAFE, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 _MAPPED = 32 << 20  # bytes of a file that may be mapped before it is closed
@@ -73,33 +71,17 @@ def _open_safetensors(path: Path) -> _Opened:
         shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
         return shapes, file.get_tensor, file.metadata() or {}
     except OSError as error:
-        raise UserError(_unreadable(path, error)) from error
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror or error}); download or copy it again."
+        ) from error
     except SafetensorError as error:
         raise UserError(f"{path}: is damaged ({error}); download or copy it again.") from error
 
 
 def _open_pickled(path: Path) -> _Opened:
-    """Load in safe mode only: a file that asks to run code is refused."""
-    try:
-        # Files of before 2020 cannot be mapped.
-        state = torch.load(path, "cpu", weights_only=True, mmap=is_zipfile(path))
-    except OSError as error:
-        raise UserError(_unreadable(path, error)) from error
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path}: is damaged, or holds more than weights and could run code; download it "
-            f"again, or give {SAFE} instead."
-        ) from error
-    except Exception as error:  # a damaged file can make the unpickler fail in any way
-        raise UserError(f"{path}: is damaged ({type(error).__name__}); download it again.") from (
-            error
-        )
+    state = load_safely(path, mmap=is_zipfile(path))  # files of before 2020 cannot be mapped
     require(
         isinstance(state, dict) and all(isinstance(t, Tensor) for t in state.values()),
         f"{path}: holds something other than weights; give a model that transformers has saved.",
     )
     return {name: tuple(tensor.shape) for name, tensor in state.items()}, state.__getitem__, {}
-
-
-def _unreadable(path: Path, error: OSError) -> str:
-    return f"{path}: cannot be read ({error.strerror or error}); download or copy it again."

@@ -63,7 +63,7 @@ class Bpe:
         """lines: those of a file that `load_codes` has checked."""
         has_header = lines[0].startswith("#version:")
         # In version 0.1, which has no header, the end of a word is a symbol of its own.
-        self._is_old = not has_header or lines[0].split()[1] == "0.1"
+        self._is_old = not has_header or lines[0].split()[1:] == ["0.1"]
         pairs = [tuple(line.strip("\r ").split(" ")) for line in lines[has_header:] if line]
         self._ranks = {pair: rank for rank, pair in reversed([*enumerate(pairs)])}
         self._remembered = lru_cache(_NUM_REMEMBERED)(self._split)
@@ -111,18 +111,10 @@ class Bpe:
 
 
 def load_codes(path: str | Path) -> Bpe:
-    """Raises ``UserError`` naming a fault of the file."""
+    """Raises ``UserError`` for a dictionary, and for a line that is not a pair of subwords."""
     text = read_text(path, "the BPE codes", "give the file that subword-nmt learn-bpe wrote")
     lines = text.split("\n")
-    _check_codes(path, lines)
-    return Bpe(lines)
-
-
-def _check_codes(path: str | Path, lines: Sequence[str]) -> None:
-    """Raises ``UserError`` for a dictionary, and for a line that is not a pair of subwords.
-
-    The counts of a dictionary would be taken for subwords.
-    """
+    # The counts of a dictionary would be taken for subwords.
     seconds = [fields[1] for fields in map(str.split, lines) if len(fields) > 1]
     if sum(map(str.isdecimal, seconds)) > _MOSTLY * len(seconds):
         raise UserError(
@@ -137,6 +129,7 @@ def _check_codes(path: str | Path, lines: Sequence[str]) -> None:
                 f"{path}, line {number}: expected two subwords separated by a space; "
                 "give a file of subword-nmt BPE codes"
             )
+    return Bpe(lines)
 
 
 def _moses(package: Any, language: str) -> tuple[Any, Any]:

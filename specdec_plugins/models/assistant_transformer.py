@@ -17,7 +17,7 @@ from fairseq import checkpoint_utils
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_architecture
-from torch import Tensor, nn
+from torch import Tensor
 
 from specdec_plugins.errors import require
 
@@ -93,15 +93,12 @@ class AssistantTransformer(TransformerModel):
         model.begin_from(verifier)
         return model
 
-    def begin_from(self, verifier: nn.Module) -> None:
+    def begin_from(self, verifier: Any) -> None:
         """Copy and freeze the encoder; initialise the decoder with weights of the same shape."""
-        encoder, decoder = verifier.encoder, verifier.decoder
-        assert isinstance(encoder, nn.Module)
-        assert isinstance(decoder, nn.Module)
-        self.encoder.load_state_dict(encoder.state_dict())
+        self.encoder.load_state_dict(verifier.encoder.state_dict())
         self.encoder.eval().requires_grad_(False)
-        wanted = self.decoder.state_dict()
-        state, layers = decoder.state_dict(), (self.decoder.layers, decoder.layers)
+        wanted, state = self.decoder.state_dict(), verifier.decoder.state_dict()
+        layers = (self.decoder.layers, verifier.decoder.layers)
         given = {name: tensor for name, tensor in state.items() if not name.startswith("layers.")}
         given |= chosen_layers(state, spaced_layers(*map(len, layers)))
         same = {n: t for n, t in given.items() if n in wanted and t.shape == wanted[n].shape}
@@ -117,6 +114,5 @@ class AssistantTransformer(TransformerModel):
 @register_model_architecture("assistant_transformer", "assistant_transformer")
 def assistant_architecture(args: Namespace) -> None:
     """One decoder layer by default; the rest as in the base Transformer."""
-    num_layers = getattr(args, "decoder_layers", None)
-    args.decoder_layers = 1 if num_layers is None else num_layers
+    args.decoder_layers = getattr(args, "decoder_layers", 1)
     transformer_architecture(args)

@@ -26,20 +26,6 @@ from specdec_plugins.errors import require
 EncoderOut = dict[str, list[Tensor]]
 
 
-class Layout(NamedTuple):
-    """Where the block of each row is: the first position scored, and those behind it."""
-
-    first: Tensor  # [B, 1] int64
-    columns: Tensor  # [B, n] int64, all that may be scored; some may lie past the last one
-
-    @classmethod
-    def find(cls, scored_mask: Tensor) -> Layout:
-        """scored_mask: [B, W] bool, a run after each prefix."""
-        first = scored_mask.int().argmax(dim=1, keepdim=True)
-        longest = torch.arange(int(scored_mask.sum(1).max()), device=scored_mask.device)
-        return cls(first, first + longest)
-
-
 class BlockDecoder(TransformerDecoder):
     """Reads prefix and masks; positions enter at every layer.
 
@@ -61,15 +47,16 @@ class BlockDecoder(TransformerDecoder):
         self,
         input_tokens: Tensor,  # [B, W] int64: prefix, block, padding
         encoder_out: EncoderOut,
-        source: Tensor | None,  # [B, S, D] token embeddings of the source, unscaled
-        source_keys: Tensor | None,  # [B, S, D] what the copy attention compares with
+        mixture: Tensor | None,  # [B, W, D] read in place of masks
         columns: Tensor,  # [B, n] int64
     ) -> Tensor:  # [B, n, D]
         """Last hidden states of these columns; ``encoder_out`` as the encoder returned it."""
         padding_mask = input_tokens.eq(self.padding_idx)  # [B, W]
-        positions = self._positions(input_tokens)
-        x = self._embed(input_tokens, positions, source, source_keys, encoder_out)
-        x, positions = x.transpose(0, 1), positions.transpose(0, 1)  # W x B x D
+        x = self.embed_tokens(input_tokens)
+        if mixture is not None:
+            x = torch.where(input_tokens.eq(self.mask)[..., None], mixture, x)
+        x = (x * self.embed_scale).transpose(0, 1)  # W x B x D
+        positions = self.positions(input_tokens).transpose(0, 1)
         for layer in self.layers[:-1]:
             x = self.dropout_module(x + positions)
             x, _, _ = layer(
@@ -80,27 +67,9 @@ class BlockDecoder(TransformerDecoder):
             )
         columns = columns.clamp(max=input_tokens.size(1) - 1)
         x = self.dropout_module(x + positions)
-        hidden = padding_mask[:, None]
-        return _layer_at(self.layers[-1], x, encoder_out, hidden, columns).transpose(0, 1)
+        return _layer_at(self.layers[-1], x, encoder_out, padding_mask, columns).transpose(0, 1)
 
-    def _embed(
-        self,
-        input_tokens: Tensor,  # [B, W] int64
-        positions: Tensor,  # [B, W, D]
-        source: Tensor | None,  # [B, S, D], as the next
-        source_keys: Tensor | None,
-        encoder_out: EncoderOut,
-    ) -> Tensor:  # [B, W, D]
-        """The input of the first layer, without positions."""
-        x: Tensor = self.embed_tokens(input_tokens)
-        if self.copy_attn is not None:
-            assert source is not None
-            assert source_keys is not None
-            mixture = self._mix_source(positions, source, source_keys, encoder_out)
-            x = torch.where(input_tokens.eq(self.mask)[..., None], mixture, x)
-        return x if self.embed_scale == 1.0 else x * self.embed_scale
-
-    def _positions(self, input_tokens: Tensor) -> Tensor:
+    def positions(self, input_tokens: Tensor) -> Tensor:
         """[B, W, D]: embeddings of the target positions; those past the table use its last."""
         # fairseq derives positions from tokens: a row without padding gives the whole table.
         width = input_tokens.size(1)
@@ -109,28 +78,12 @@ class BlockDecoder(TransformerDecoder):
         positions = torch.arange(width, device=input_tokens.device).clamp(max=size - 1)
         return F.embedding(positions.expand_as(input_tokens), table)
 
-    def _mix_source(
-        self,
-        positions: Tensor,  # [B, W, D]
-        source: Tensor,  # [B, S, D]
-        source_keys: Tensor,  # [B, S, D]
-        encoder_out: EncoderOut,
-    ) -> Tensor:  # [B, W, D]
-        """For each target position, source embeddings mixed by attention from its position."""
-        assert self.copy_attn is not None
-        scores = torch.bmm(self.copy_attn(positions), source_keys.transpose(1, 2))  # [B, W, S]
-        padding_mask = encoder_out["encoder_padding_mask"][0]  # [B, S]
-        scores = scores.masked_fill(padding_mask[:, None], -math.inf)
-        precision = torch.promote_types(scores.dtype, torch.float32)
-        weights = scores.softmax(dim=-1, dtype=precision).type_as(source)  # [B, W, S]
-        return torch.bmm(weights, source)
-
 
 def _layer_at(
     layer: Any,  # a decoder layer of fairseq, post-norm
     x: Tensor,  # W x B x D
     encoder_out: EncoderOut,
-    hidden: Tensor,  # [B, 1, W] bool, True = masked
+    padding_mask: Tensor,  # [B, W] bool
     columns: Tensor,  # [B, n] int64
 ) -> Tensor:  # n x B x D
     """The layer's output at some positions, without computing it at the others.
@@ -140,13 +93,11 @@ def _layer_at(
     """
     rows = torch.arange(x.size(1), device=x.device)[:, None]  # [B, 1]
     x_at = x[columns, rows].transpose(0, 1)  # n x B x D
-    seen_at = hidden.expand(-1, x.size(0), -1)[rows, columns]  # [B, n, W]
-    mask = seen_at.repeat_interleave(layer.nh, dim=0)  # as fairseq wants it: [B * H, n, W]
-    attended, _ = layer.self_attn(x_at, x, x, attn_mask=mask, need_weights=False)
+    attended, _ = layer.self_attn(x_at, x, x, key_padding_mask=padding_mask, need_weights=False)
     x_at = layer.self_attn_layer_norm(x_at + layer.dropout_module(attended))
-    states, padding_mask = (encoder_out[f"encoder_{name}"][0] for name in ("out", "padding_mask"))
+    states, source_padding = (encoder_out[f"encoder_{name}"][0] for name in ("out", "padding_mask"))
     attended, _ = layer.encoder_attn(
-        x_at, states, states, key_padding_mask=padding_mask, need_weights=False
+        x_at, states, states, key_padding_mask=source_padding, need_weights=False
     )
     x_at = layer.encoder_attn_layer_norm(x_at + layer.dropout_module(attended))
     inner = layer.activation_dropout_module(layer.activation_fn(layer.fc1(x_at)))
@@ -295,63 +246,69 @@ class BlockDrafter(TransformerModel):
         blocks.
         """
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
-        source = (encoder_out, *self._copy_source(src_tokens, encoder_out))
-        layout = Layout.find(scored_mask)
+        mixture = self._mix_source(input_tokens, src_tokens, encoder_out)
+        first = scored_mask.int().argmax(dim=1, keepdim=True)  # [B, 1]: where each block begins
+        longest = int(scored_mask.sum(dim=1).max())
+        columns = first + torch.arange(longest, device=first.device)  # [B, n]
+        given = (encoder_out, mixture, columns)
         num_masked = scored_mask.sum()
         num_right = None
         if glancing is not None:
-            right_mask = self._predicted_right(
-                input_tokens, target_tokens, scored_mask, source, layout
-            )
+            right_mask = self._predicted_right(input_tokens, target_tokens, scored_mask, *given)
             num_right = right_mask.sum()
             input_tokens, scored_mask = glance(
                 input_tokens, target_tokens, scored_mask, right_mask, glancing
             )
-        logits = self._logits(input_tokens, scored_mask, source, layout)
+        logits = self._logits(input_tokens, scored_mask, *given)
         column = torch.arange(scored_mask.size(1), device=scored_mask.device)
-        places = (column - layout.first)[scored_mask]
+        places = (column - first)[scored_mask]
         return BlockOutput(logits, target_tokens[scored_mask], num_masked, num_right, places)
 
-    def _logits(
-        self, input_tokens: Tensor, scored_mask: Tensor, source: tuple[Any, ...], layout: Layout
-    ) -> Tensor:  # [N, V]
-        """Logits of the scored positions. source: the encoder's output, and `_copy_source`."""
-        states = self.decoder(input_tokens, *source, layout.columns)  # [B, n, D]
-        # Columns of a row with few scored positions may lie past the last one.
-        scored_at = pad(scored_mask, (0, states.size(1))).gather(1, layout.columns)
-        logits: Tensor = self.decoder.output_layer(states[scored_at])
-        return logits
-
-    def _copy_source(
-        self, src_tokens: Tensor, encoder_out: EncoderOut
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Values and keys of the copy attention, each [B, S, D].
+    def _mix_source(
+        self, input_tokens: Tensor, src_tokens: Tensor, encoder_out: EncoderOut
+    ) -> Tensor | None:  # [B, W, D]
+        """For each target position, source embeddings mixed by attention from its position.
 
         The values are plain embeddings, like those of the target's tokens; the keys are what the
         encoder itself reads: embeddings (scaled if it scales them) and positions.
         """
         if self.decoder.copy_attn is None:
-            return None, None
+            return None
         embedded = encoder_out["encoder_embedding"][0]  # [B, S, D]
         keys = embedded + self.encoder.embed_positions(src_tokens)
         if self.encoder.layernorm_embedding is not None:
             keys = self.encoder.layernorm_embedding(keys)
-        return embedded / self.encoder.embed_scale, keys
+        queries = self.decoder.copy_attn(self.decoder.positions(input_tokens))
+        scores = torch.bmm(queries, keys.transpose(1, 2))  # [B, W, S]
+        padding_mask = encoder_out["encoder_padding_mask"][0]  # [B, S]
+        scores = scores.masked_fill(padding_mask[:, None], -math.inf)
+        precision = torch.promote_types(scores.dtype, torch.float32)
+        weights = scores.softmax(dim=-1, dtype=precision).type_as(embedded)  # [B, W, S]
+        return torch.bmm(weights, embedded / self.encoder.embed_scale)
+
+    def _logits(
+        self,
+        input_tokens: Tensor,
+        scored_mask: Tensor,
+        encoder_out: EncoderOut,
+        mixture: Tensor | None,
+        columns: Tensor,  # [B, n] int64: all that may be scored
+    ) -> Tensor:  # [N, V]
+        """Logits of the scored positions."""
+        states = self.decoder(input_tokens, encoder_out, mixture, columns)  # [B, n, D]
+        # Columns of a row with few scored positions may lie past the last one.
+        scored_at = pad(scored_mask, (0, states.size(1))).gather(1, columns)
+        logits: Tensor = self.decoder.output_layer(states[scored_at])
+        return logits
 
     @torch.no_grad()
     def _predicted_right(
-        self,
-        input_tokens: Tensor,
-        target_tokens: Tensor,
-        scored_mask: Tensor,
-        source: tuple[Any, ...],
-        layout: Layout,
+        self, input_tokens: Tensor, target_tokens: Tensor, scored_mask: Tensor, *given: Any
     ) -> Tensor:  # [B, W] bool
         """Which scored positions the drafter predicts right, leaving the random state as it was."""
         device = input_tokens.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            logits = self._logits(input_tokens, scored_mask, source, layout)
-            best = logits.argmax(dim=-1)
+            best = self._logits(input_tokens, scored_mask, *given).argmax(dim=-1)
         right_mask = torch.zeros_like(scored_mask)
         right_mask[scored_mask] = best.eq(target_tokens[scored_mask])
         return right_mask

@@ -16,7 +16,7 @@ from fairseq.models.transformer import TransformerDecoder, TransformerModel
 from fairseq.models.transformer import base_architecture as transformer_architecture
 from torch import Tensor, nn
 
-from specdec_plugins.errors import UserError
+from specdec_plugins.errors import require
 
 # Flags that would skip layers in another way, or remove the output projection.
 _REFUSED = ("adaptive_softmax_cutoff", "decoder_layerdrop", "decoder_layers_to_keep")
@@ -85,13 +85,13 @@ class EarlyExitTransformer(TransformerModel):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> EarlyExitTransformer:
         for name in _REFUSED:
-            if getattr(args, name, None):
-                flag = "--" + name.replace("_", "-")
-                raise UserError(
-                    f"{flag} is not supported by --arch early_exit_transformer; leave it out"
-                )
-        if not 0 <= args.max_layer_skip <= 1:
-            raise UserError(f"--max-layer-skip is {args.max_layer_skip}, expected 0 to 1")
+            require(
+                not getattr(args, name, None),
+                f"--{name.replace('_', '-')} is not supported by --arch early_exit_transformer; "
+                "leave it out",
+            )
+        skip = args.max_layer_skip
+        require(0 <= skip <= 1, f"--max-layer-skip is {skip}, expected 0 to 1")
         return super().build_model(args, task)
 
     @classmethod
@@ -104,6 +104,5 @@ class EarlyExitTransformer(TransformerModel):
 @register_model_architecture("early_exit_transformer", "early_exit_transformer")
 def early_exit_architecture(args: Namespace) -> None:
     """The base Transformer; every flag given by the user stays."""
-    skip = getattr(args, "max_layer_skip", None)
-    args.max_layer_skip = 0.1 if skip is None else skip
+    args.max_layer_skip = getattr(args, "max_layer_skip", 0.1)
     transformer_architecture(args)

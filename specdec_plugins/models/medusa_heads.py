@@ -99,5 +99,4 @@ class MedusaHeads(BaseFairseqModel):
 @register_model_architecture("medusa_heads", "medusa_heads")
 def medusa_architecture(args: Namespace) -> None:
     """Every flag given by the user stays."""
-    num_heads = getattr(args, "num_heads", None)
-    args.num_heads = 5 if num_heads is None else num_heads
+    args.num_heads = getattr(args, "num_heads", 5)

@@ -72,10 +72,8 @@ def mask_blocks(
     """Mask ``block_size`` positions after each prefix; see the example of the module.
 
     ``max_width`` cuts off columns that the model has no positions for; as long as it is no less
-    than T, only masks without an answer are lost. Raises ``ValueError`` for a block size below 1.
+    than T, only masks without an answer are lost.
     """
-    if block_size < 1:
-        raise ValueError(f"block_size is {block_size}, expected 1 or more")
     num_rows, target_width = target_tokens.shape
     width = target_width + block_size
     if max_width is not None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy
 import torch
-import torch.distributed
 from fairseq.dataclass import ChoiceEnum
+from fairseq.distributed.utils import get_global_rank
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
@@ -24,14 +24,13 @@ from specdec_plugins.tasks.block_mask import (
 )
 
 logger = logging.getLogger(__name__)
-NOISES = ("block_mask",)
 _SELDOM = 0.05  # share of targets
 
 
 @dataclass
 class BlockTranslationConfig(TranslationConfig):
     left_pad_source: bool = field(default=False, metadata={"help": "pad the source on the left"})
-    noise: ChoiceEnum(NOISES) = field(  # type: ignore[valid-type]
+    noise: ChoiceEnum(["block_mask"]) = field(  # type: ignore[valid-type]
         default="block_mask",
         metadata={"help": "what is masked in a target: block_mask masks one block after a prefix"},
     )
@@ -131,9 +130,7 @@ class BlockTranslationTask(TranslationTask):
         """Generator of a batch, from seed, update, rank and turn: a resumed run repeats it."""
         self._num_batches = self._num_batches + 1 if update_num == self._update else 0
         self._update = update_num
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed else 0
-        key = (self.cfg.seed, update_num, rank, self._num_batches)
+        key = (self.cfg.seed, update_num, get_global_rank(), self._num_batches)
         seed = numpy.random.SeedSequence(key).generate_state(1, numpy.uint64)[0]
         return torch.Generator(device=device).manual_seed(int(seed >> numpy.uint64(1)))
 
@@ -141,7 +138,6 @@ class BlockTranslationTask(TranslationTask):
 def check_settings(cfg: BlockTranslationConfig) -> None:
     """Refuse settings that cannot work; raises ``UserError``."""
     for flag, value, is_possible, wanted in (
-        ("noise", cfg.noise, cfg.noise in NOISES, f"one of: {', '.join(NOISES)}"),
         ("block-size", cfg.block_size, cfg.block_size >= 1, "1 or more tokens"),
         ("total-up", cfg.total_up, cfg.total_up >= 1, "1 or more updates"),
         ("start-p", cfg.start_p, 0 <= cfg.start_p <= 1, "a share from 0 to 1"),

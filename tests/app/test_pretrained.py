@@ -251,7 +251,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "no vocabulary": ("m2m100", lambda f: (f / "vocab.json").unlink(), "vocab.json: there is no"),
     "other vocabulary": (
-        *("m2m100", lambda f: (f / "vocab.json").write_text("[1]")),
+        *("m2m100", lambda f: (f / "vocab.json").write_text('{"a": "b"}')),
         "vocab.json: expected symbols and their ids",
     ),
     "larger vocabulary": (

@@ -43,13 +43,8 @@ def test_values_and_gradient_agree_with_torch(smoothing: float) -> None:
     twin = logits.detach().clone().requires_grad_()
     cross_entropy(twin, targets, label_smoothing=smoothing).backward()
     torch.testing.assert_close(logits.grad, twin.grad)
-    for reduction, means in (
-        ("mean", found),
-        ("none", block_loss(logits, targets, smoothing, False)),
-    ):
-        for mine, share in ((means.loss, smoothing), (means.nll, 0.0)):
-            theirs = cross_entropy(logits, targets, reduction=reduction, label_smoothing=share)
-            torch.testing.assert_close(mine, theirs)
+    for mine, share in ((found.loss, smoothing), (found.nll, 0.0)):
+        torch.testing.assert_close(mine, cross_entropy(logits, targets, label_smoothing=share))
     assert block_loss(logits.detach().bfloat16(), targets, smoothing).loss.dtype == torch.float32
 
 
@@ -83,14 +78,10 @@ def test_nothing_to_score_is_a_zero_with_a_gradient(smoothing: float) -> None:
     assert torch.equal(logits.grad, torch.zeros_like(logits))
 
 
-def test_without_reduction_there_is_one_loss_a_scored_position() -> None:
+def test_a_loss_is_a_mean_and_needs_masked_blocks() -> None:
     model, criterion, sample = build_drafter().eval(), _criterion(), block_sample()
     mean, size, log = criterion(model, sample)
-    each, _, log_each = criterion(model, sample, reduce=False)
-    assert size == 1
-    assert each.shape == (4,)
-    torch.testing.assert_close(each.mean(), mean)
-    torch.testing.assert_close(log_each["loss"], each.sum())
+    assert (size, log["loss"]) == (1, mean)
     assert (log["num_masked"], log["context_p"]) == (4, 0)
     glancing = Glance(0.4, torch.Generator().manual_seed(0))
     _, _, log = criterion(model, {**sample, "glancing": glancing})
@@ -118,10 +109,10 @@ def test_figures_of_workers_are_joined() -> None:
 def test_acceptance_is_counted_up_to_the_first_wrong_position() -> None:
     places = torch.tensor([0, 1, 2, 0, 1, 0])  # blocks of three, two and one answers
     right = torch.tensor([True, False, True, True, True, False])
-    counted = count_kept(right, places, 3)
-    assert counted.num_blocks == 3
-    assert counted.kept.tolist() == [2, 1, 0]
-    assert counted.reached.tolist() == [3, 2, 0]
+    counted = {name: int(count) for name, count in count_kept(right, places).items()}
+    assert (counted["num_blocks"], counted["kept"]) == (3, 3)
+    assert [counted[f"kept_{place}"] for place in (1, 2, 3, 6)] == [2, 1, 0, 0]
+    assert [counted[f"reached_{place}"] for place in (1, 2, 3, 6)] == [3, 2, 0, 0]
     log = {"sample_size": 1, "num_blocks": 3, "kept": 3, "kept_1": 2, "reached_1": 3}
     with metrics.aggregate() as logged:
         GlatLoss.reduce_metrics([{**log, "loss": 1.0, "nll_loss": 1.0}] * 2)

@@ -19,13 +19,6 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_ids_start_after_the_special_symbols(tmp_path: Path) -> None:
-    dictionary = Dictionary.load(write(tmp_path, "a 5\nb 3\n"))
-    assert dictionary.symbols == ["<s>", "<pad>", "</s>", "<unk>", "a", "b"]
-    assert (len(dictionary), dictionary.index("b"), dictionary.index("c")) == (6, 5, 3)
-    assert dictionary.special == SpecialTokens(start=2, pad=1, eos=2, unk=3)
-
-
 @pytest.mark.fairseq
 def test_reads_and_encodes_as_fairseq_does(tmp_path: Path) -> None:
     from fairseq.data import Dictionary as FairseqDictionary
@@ -33,6 +26,7 @@ def test_reads_and_encodes_as_fairseq_does(tmp_path: Path) -> None:
     path = write(tmp_path, LINES)
     mine, theirs = Dictionary.load(path), FairseqDictionary.load(str(path))
     assert mine.symbols == theirs.symbols
+    assert mine.special == SpecialTokens(theirs.eos(), theirs.pad(), theirs.eos(), theirs.unk())
     for line in ("the of@@ Ärger", "  ,\tno\u00a0such \n", "", "<pad> the </s>", "madeupword0000"):
         expected = theirs.encode_line(line, add_if_not_exist=False)
         assert mine.encode_line(line) == expected.tolist()
@@ -45,6 +39,7 @@ def test_reads_and_encodes_as_fairseq_does(tmp_path: Path) -> None:
     [
         ("a 5\nb\n", "line 2: expected a symbol, a space and its count"),
         ("a five\n", "line 1: expected a symbol"),
+        ("a ²\n", "line 1: expected a symbol"),
         ("a 5\n\n", "line 2: expected a symbol"),
         ("a 5\na 4\n", "line 2: the symbol 'a' is defined already"),
         ("<pad> 5\n", "line 1: the symbol '<pad>' is defined already"),
@@ -54,10 +49,11 @@ def test_a_malformed_line_is_named(text: str, message: str, tmp_path: Path) -> N
     refused(f"dict.en.txt, {message}", Dictionary.load, write(tmp_path, text))
 
 
-def test_the_digest_is_of_symbols_and_their_order(tmp_path: Path) -> None:
-    made = [Dictionary.load(write(tmp_path, t)) for t in ("a 5\nb 3\n", "a 9\nb 1\n", "b 5\na 3\n")]
-    digests = [dictionary.digest for dictionary in made]
-    assert (digests[0] == digests[1], digests[0] == digests[2]) == (True, False)
+def test_a_dictionary_is_its_symbols_in_their_order(tmp_path: Path) -> None:
+    texts = ("a 5\nb 3\n", "a 9\nb 1\n", "b 5\na 3\n")
+    first, same, other = (Dictionary.load(write(tmp_path, text)) for text in texts)
+    assert first == same != other
+    assert first.digest == same.digest != other.digest
 
 
 def test_characters_that_were_hardly_seen_are_known(tmp_path: Path) -> None:
@@ -84,11 +80,6 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "dict.txt"
     path.write_bytes(b"a 5\n\xff 4\n")
     refused("dict.txt: the dictionary cannot be read .*position 4", Dictionary.load, path)
-
-
-def test_symbols_count_in_their_order_and_map_to_another_dictionary() -> None:
-    assert Dictionary(["a", "b"]) == Dictionary(["a", "b"]) != Dictionary(["b", "a"])
-    assert Dictionary(["a", "b"]).ids_in(Dictionary(["b", "c"])) == [0, 1, 2, 3, 3, 4]
 
 
 def test_a_model_that_counts_as_fairseq_does_keeps_its_ids() -> None:

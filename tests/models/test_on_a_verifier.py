@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,6 @@ from torch import nn
 from specdec_plugins.decoding.networks import MedusaHeads
 from specdec_plugins.models import medusa_heads
 from specdec_plugins.models.assistant_transformer import spaced_layers
-from specdec_plugins.models.early_exit_transformer import skip_probability
 from tests.fairseq_models import build_assistant, build_early_exit, build_heads, build_verifier
 from tests.refusals import refused
 
@@ -22,10 +22,6 @@ pytestmark = pytest.mark.fairseq
 
 SOURCE = torch.tensor([[5, 6, 7, 2]] * 200)
 TARGET = torch.tensor([[2, 8, 9]] * 200)
-
-
-def build(**changes: Any) -> Any:
-    return build_early_exit(decoder_layers=3, **changes)
 
 
 def states(model: nn.Module) -> list[torch.Tensor]:
@@ -37,28 +33,25 @@ def states(model: nn.Module) -> list[torch.Tensor]:
     return kept
 
 
-def test_skipping_grows_with_depth() -> None:
-    assert [skip_probability(i, 3, 0.2) for i in range(3)] == pytest.approx(
-        [0.0, 0.2 * (2**0.5 - 1), 0.2]
-    )
-    assert skip_probability(0, 1, 0.2) == 0
-
-
-@pytest.mark.parametrize("last", [0.0, 0.4, 1.0])
-def test_sentences_skip_layers_in_training_as_often_as_asked(last: float) -> None:
-    inner = states(build(max_layer_skip=last))
+@pytest.mark.parametrize(
+    ("last", "is_training", "expected"),
+    [
+        (0.0, True, [0, 0, 0]),
+        (0.4, True, [0, 0.4 * (2**0.5 - 1), 0.4]),
+        (1.0, True, [0, 2**0.5 - 1, 1]),
+        (1.0, False, [0, 0, 0]),
+        (1.0, True, [0]),  # an only layer
+    ],
+)
+def test_sentences_skip_layers_in_training_as_often_as_asked(
+    last: float, is_training: bool, expected: list[float]
+) -> None:
+    model = build_early_exit(decoder_layers=len(expected), max_layer_skip=last)
     shares = [
         float((before == after).flatten(2).all(2).all(0).float().mean())
-        for before, after in zip(inner, inner[1:], strict=False)
+        for before, after in pairwise(states(model.train(is_training)))
     ]
-    assert shares == pytest.approx([0.0, last * (2**0.5 - 1), last], abs=0.1)
-
-
-def test_nothing_is_skipped_outside_training() -> None:
-    inner = states(build(max_layer_skip=1.0).eval())
-    assert not any(
-        torch.equal(before, after) for before, after in zip(inner, inner[1:], strict=False)
-    )
+    assert shares == pytest.approx(expected, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +63,7 @@ def test_nothing_is_skipped_outside_training() -> None:
     ],
 )
 def test_what_early_exits_refuse(changes: dict[str, Any], message: str) -> None:
-    refused(message, build, **changes)
+    refused(message, build_early_exit, **changes)
 
 
 SENTENCE, BEGUN = torch.tensor([[5, 6, 7, 2]]), torch.tensor([[2, 8, 9]])

@@ -59,7 +59,6 @@ def _step(task: Any, sample: dict[str, Any], update: int | None = None) -> dict[
     ("changes", "message"),
     [
         ({"block_size": 0}, "--block-size is 0"),
-        ({"noise": "random_delete"}, "--noise is random_delete, expected one of: block_mask"),
         ({"start_p": 0.1, "minus_p": 0.2}, "--start-p 0.1 is below --minus-p 0.2"),
         ({"start_p": 1.1}, "--start-p is 1.1"),
         ({"minus_p": -0.1}, "--minus-p is -0.1"),

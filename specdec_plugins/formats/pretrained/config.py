@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -179,11 +179,9 @@ def model_name(folder: Path) -> str:
 
 def is_pretrained(folder: str | Path) -> bool:
     """True if the folder has a config.json with a `model_type`."""
-    try:
-        found = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and "model_type" in found
+    with suppress(UserError):
+        return "model_type" in _read(Path(folder) / CONFIG, "a model")
+    return False
 
 
 def read_config(folder: str | Path) -> PretrainedConfig:

@@ -7,13 +7,12 @@ project's exported models. Ids are those of the files, without the tokens around
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from specdec_plugins.errors import UserError, imported, require
+from specdec_plugins.errors import UserError, imported, read_object, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.text import TextPipeline
 
@@ -37,36 +36,30 @@ class Segmenter(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
-def read_json(path: Path, otherwise: Any = None) -> Any:
-    """The contents of a JSON file, or `otherwise` if given and the file is missing.
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, an empty one if the file is missing.
 
     Raises UserError if the file cannot be read.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        if otherwise is not None:
-            return otherwise
-        raise missing(path) from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from error
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); download it again.") from error
+    return read_object(path, "the file", "download it again") if path.exists() else {}
 
 
-def missing(path: Path) -> UserError:
-    return UserError(
+def check_exists(path: Path) -> None:
+    """Raises UserError unless the file is there."""
+    require(
+        path.is_file(),
         f"{path}: there is no such file, but the model's tokenizer needs it; copy it from where "
-        "the model came from."
+        "the model came from.",
     )
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Symbols and ids of a `vocab.json`. Raises UserError if it is something else."""
+    """Symbols and ids of a `vocab.json`. Raises UserError if it is missing or something else."""
+    check_exists(path)
     found = read_json(path)
-    is_one = isinstance(found, dict) and all(isinstance(index, int) for index in found.values())
+    is_one = all(isinstance(index, int) for index in found.values())
     require(is_one, f"{path}: expected symbols and their ids; download it again.")
-    return dict(found)
+    return found
 
 
 class Spm:
@@ -76,8 +69,7 @@ class Spm:
         """Raises UserError where it is missing or damaged."""
         self.path = path
         self._model = imported("sentencepiece", "text").SentencePieceProcessor()
-        if not path.is_file():
-            raise missing(path)
+        check_exists(path)
         try:
             self._model.Load(str(path))
         except (RuntimeError, OSError) as error:
@@ -332,8 +324,7 @@ def byte_bpe(vocabulary: Path, merges: Path, added: Added, spaced: bool) -> Any:
     """BART's `tokenizers.Tokenizer`. spaced: encode a text as if a space preceded it."""
     tokenizers = imported("tokenizers", "text")
     symbols = read_vocabulary(vocabulary)
-    if not merges.is_file():
-        raise missing(merges)
+    check_exists(merges)
     try:
         read = tokenizers.models.BPE.read_file(str(vocabulary), str(merges))
         tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(*read))

@@ -128,26 +128,19 @@ class PretrainedTokenizer:
     def _language_tokens(self) -> dict[str, int]:
         """Our source ids of the language tokens, by their codes."""
         found = dict[str, int]()
-        by_id = sorted(self._source.vocabulary.items(), key=lambda item: item[1])
-        for symbol, index in by_id if self.kind.languages else ():
+        for index, symbol in enumerate(self.source.symbols) if self.kind.languages else ():
             code = re.fullmatch(self.kind.languages, symbol)
-            is_one = self.kind in (MARIAN, T5) or index in self._source.special
-            if code and is_one and index in self._source_ids:
-                found[code[1]] = self._source_ids[index]
+            is_special = self.source_order[index] in self._source.special
+            if code and (is_special or self.kind in (MARIAN, T5)):
+                found[code[1]] = index
         return found
 
     def _target_openings(self) -> dict[str, list[int]]:
         """Our ids of what a source begins with for each target language."""
-        if not self.kind.target_opens_source:
-            return {}
-        symbols = {
-            self._source_ids[i]: symbol
-            for symbol, i in self._source.vocabulary.items()
-            if i in self._source_ids
-        }
         return {
-            code: [self._source_ids[i] for i in self._source.encode(symbols[index])]
+            code: [self._source_ids[i] for i in self._source.encode(self.source.symbols[index])]
             for code, index in self._codes.items()
+            if self.kind.target_opens_source
         }
 
     def _find_languages(
@@ -272,10 +265,10 @@ class PretrainedTokenizer:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The contents of `tokenizer_config.json`; older folders have a part of it in a second file."""
-    settings = read_json(folder / SETTINGS, {})
+    settings = read_json(folder / SETTINGS)
     if "added_tokens_decoder" not in settings:
-        settings |= read_json(folder / SPECIAL, {})
-    return {**settings, **read_json(folder / TEXT, {})}
+        settings |= read_json(folder / SPECIAL)
+    return {**settings, **read_json(folder / TEXT)}
 
 
 def read_tokenizer(folder: Path, config: PretrainedConfig) -> PretrainedTokenizer:
@@ -313,7 +306,7 @@ def _kind_of(folder: Path, config: PretrainedConfig, settings: Mapping[str, Any]
 
     Raises UserError for another class: what it puts around a text is not known.
     """
-    said = settings.get("tokenizer_class") or read_json(folder / CONFIG, {}).get("tokenizer_class")
+    said = settings.get("tokenizer_class") or read_json(folder / CONFIG).get("tokenizer_class")
     name, model = str(said or "").removesuffix("Fast").removesuffix("Tokenizer"), config.model_type
     if name in _CLASSES:
         # Its tokenizer is code of its own, so some folders say what transformers has.
@@ -346,7 +339,7 @@ def _added(folder: Path, kind: Kind, settings: Mapping[str, Any]) -> Added:
     for token in filter(None, named):
         record = dict(token) if isinstance(token, Mapping) else {"content": token}
         found.setdefault(record["content"], {**record, "special": True})
-    for content, index in read_json(folder / ADDED, {}).items():
+    for content, index in read_json(folder / ADDED).items():
         record = found.setdefault(content, {"content": content, "special": False})
         record.setdefault("id", index)
     return found
@@ -422,29 +415,22 @@ def _order(
     folder: Path, side: Segmenter, config: PretrainedConfig, size: int, settings: Mapping[str, Any]
 ) -> list[int]:
     """The order of one side. Raises UserError if its tokens do not fit the model."""
+
+    def fits(condition: bool, fault: str) -> None:
+        require(condition, f"{folder}: the tokenizer{fault}; take both from the same model.")
+
     ids = {}
     for name in ("pad", "eos", "unk"):
         symbol = _content(settings.get(f"{name}_token", _USUAL[name]))
         if name == "pad" and symbol not in side.vocabulary:  # nothing is written with it
             ids[name] = config.pad_token_id
             continue
-        require(
-            side.vocabulary.get(symbol, size) < size,
-            f"{folder}: the tokenizer's {symbol!r} is not one of the model's {size} tokens; "
-            "take both from the same model.",
-        )
+        is_one = side.vocabulary.get(symbol, size) < size
+        fits(is_one, f"'s {symbol!r} is not one of the model's {size} tokens")
         ids[name] = side.vocabulary[symbol]
     # BART's models may lack <mask>, which no text needs.
     num_more = sum(i >= size and i not in side.special for i in side.vocabulary.values())
-    require(
-        num_more == 0,
-        f"{folder}: the tokenizer has {num_more} more tokens than the model's {size}; take both "
-        "from the same model.",
-    )
+    fits(num_more == 0, f" has {num_more} more tokens than the model's {size}")
     num_symbols = len(side.vocabulary)
-    require(
-        num_symbols > _MOSTLY * size,
-        f"{folder}: the tokenizer has only {num_symbols} of the model's {size} tokens; take both "
-        "from the same model.",
-    )
+    fits(num_symbols > _MOSTLY * size, f" has only {num_symbols} of the model's {size} tokens")
     return order_of(size, **ids, start=config.decoder_start_token_id)

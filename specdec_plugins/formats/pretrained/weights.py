@@ -51,8 +51,8 @@ def read_model(
     If a row occurs twice in the target order, the first is a copy, which is never emitted. Raises
     UserError if the weights are missing, damaged or of another shape.
     """
-    path, stored = _read(config.folder)
-    state = _own_names(stored, config)
+    path, *shards = weight_files(config.folder)
+    state = _own_names(StoredTensors(shards or [path]).parts(), config)
     _check(path, state, expected_shapes(config))
     source, target, output = (state.pop(name) for name in _TABLES)
     bias = now(state.pop(_BIAS))[0].float()[torch.tensor(target_order)]
@@ -189,12 +189,6 @@ def weights_among(names: Collection[str], folder: Path) -> list[str]:
         if (index := name + INDEX) in names:
             return [index, *_shards(folder / index)]
     return []
-
-
-def _read(folder: Path) -> tuple[Path, Parts]:
-    """All tensors of a folder, most of them unread, and the file that holds or names them."""
-    path, *shards = weight_files(folder)
-    return path, StoredTensors(shards or [path]).parts()
 
 
 def _shards(index: Path) -> list[str]:

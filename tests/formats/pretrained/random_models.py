@@ -270,7 +270,7 @@ def save(
     asked: dict[str, Any] | None = None,
     ends: float = 0.0,
     **changes: Any,
-) -> Any:
+) -> None:
     """Write a random model of that configuration, and the two files as they are.
 
     asked: settings of generation in place of the model's. ends: the larger, the sooner texts end.
@@ -291,17 +291,15 @@ def save(
     if generation is not None:
         moved = {name: value for name, value in changes.items() if name in generation}
         path.write_text(json.dumps({**generation, **moved, **(asked or {})}))
-    return model
 
 
 def _randomise(model: Any, seed: int, ends: float) -> None:
     """Weights as of a trained model: every position says something else, and a text may end."""
     generator = torch.Generator().manual_seed(seed)
+    is_marian = model.config.model_type == "marian"
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, tensor in tensors.items():
-        if "embed_positions" in name and not name.endswith("weight"):
-            continue
-        if "marian" in type(model).__name__.lower() and "embed_positions" in name:
+        if "embed_positions" in name and (is_marian or not name.endswith("weight")):
             continue
         noise = torch.randn(tensor.shape, generator=generator)
         large = "embed" in name or "shared" in name or "lm_head" in name

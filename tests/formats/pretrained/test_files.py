@@ -111,9 +111,6 @@ def test_unknown_fields_are_told_of_once_and_change_nothing(folder: Path) -> Non
         (CONFIG, {"model_type": "whisper"}, "models of type 'whisper' are not supported; give one"),
         (CONFIG, {"architectures": ["BartForSequenceClassification"]}, "does not map a text"),
         (CONFIG, {"rope_theta": 1e4}, "rope_theta is 10000.0, which is not supported; delete it"),
-        (CONFIG, {"head_dim": 8}, "head_dim is 8, which is not supported; delete it"),
-        (CONFIG, {"model_type": "IndicTrans"}, "its tokenizer is code of its own"),
-        (CONFIG, {"quantization_config": {}}, "quantization_config is {}, which is not supported"),
         (CONFIG, {"activation_function": "quick_gelu"}, "activation 'quick_gelu' is not supported"),
         (CONFIG, {"num_hidden_layers": 5}, "num_hidden_layers is 5 and encoder_layers, .* 1;"),
         (CONFIG, {"d_model": "wide"}, "d_model is 'wide', which is not a valid int"),
@@ -126,11 +123,9 @@ def test_unknown_fields_are_told_of_once_and_change_nothing(folder: Path) -> Non
         (GENERATION, {"sequence_bias": [[[4], 1.0]]}, "sequence_bias is .*, which is not supp"),
         (GENERATION, {"suppress_tokens": [999]}, "suppress_tokens names tokens that the vocabul"),
         (GENERATION, {"begin_suppress_tokens": [999]}, "begin_suppress_tokens names tokens that"),
-        (GENERATION, {"force_words_ids": [[4]]}, "force_words_ids is .* not supported"),
         (GENERATION, {"eos_token_id": [2, 3]}, r"eos_token_id is \[2, 3\], which is not supported"),
         (GENERATION, {"bad_words_ids": [4]}, r"bad_words_ids is \[4\], which is not supported"),
         (GENERATION, {"decoder_start_token_id": 99}, "decoder_start_token_id is 99, expected"),
-        (GENERATION, {"bad_words_ids": [[99]]}, "names tokens that the vocabulary does not have"),
     ],
 )
 def test_what_cannot_be_decoded_is_refused_by_name(
@@ -152,9 +147,9 @@ def test_missing_and_damaged_files_are_told_of(folder: Path) -> None:
     (folder / SAFE).unlink()
     refused("holds no weights, neither model.safetensors nor pytorch_model.bin", read, folder)
     (folder / PICKLED).write_bytes(b"nothing")
-    refused("pytorch_model.bin: is damaged", read, folder)
+    refused("pytorch_model.bin: damaged", read, folder)
     torch.save({"a": os.system}, folder / PICKLED)
-    refused("holds more than weights and could run code", read, folder)
+    refused("asks to load .*system, which .* could run code", read, folder)
     torch.save([1], folder / PICKLED)
     refused("holds something other than weights", read, folder)
     (folder / PICKLED).unlink()

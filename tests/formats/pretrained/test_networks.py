@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,9 @@ from specdec_plugins.decoding.contract import Drafter
 from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.networks import (
-    BlockConfig,
     BlockDrafter,
     MedusaConfig,
     MedusaHeads,
-    StackConfig,
     Transformer,
     with_fast_products,
 )
@@ -29,6 +28,7 @@ from specdec_plugins.decoding.rules import RULES
 from specdec_plugins.decoding.schedules import SCHEDULES
 from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.formats.dictionaries import Dictionary
+from specdec_plugins.training.networks import drafter_config
 from tests.decoding.networks.toys import full_logits, randomise
 from tests.formats.pretrained.random_models import (
     CASES,
@@ -95,30 +95,12 @@ def test_logits_are_theirs(case: str, seed: int, pairs: Folders) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
 
 
-def block_network(pair: Pair, **changes: Any) -> BlockDrafter:
+def block_network(pair: Pair, is_fast: bool) -> BlockDrafter:
     """A random block drafter that reads the verifier's encoder."""
-    theirs = pair.network.config
-    network = BlockDrafter(
-        BlockConfig(
-            encoder=theirs.encoder,
-            decoder=StackConfig(
-                num_layers=2,
-                dim=theirs.decoder.dim,
-                ffn_dim=24,
-                num_heads=1,
-                vocab_size=theirs.decoder.vocab_size,
-                max_positions=theirs.decoder.max_positions,
-                positions="learned",
-            ),
-            activation=theirs.activation,
-            scale_embedding=theirs.scale_embedding,
-            norm_embedding=theirs.norm_embedding,
-            mask=Dictionary.unk,
-            block_size=8,
-            tie_output=True,
-            **changes,
-        )
-    )
+    shape = drafter_config(pair.network.config, block_size=8)
+    if not is_fast:
+        shape = replace(shape, cached_prefix=False, sequential_head=0, head_attention=0)
+    network = BlockDrafter(shape)
     randomise(network, seed=1)
     network.encoder.load_state_dict(pair.network.encoder.state_dict())
     assert TransformerVerifier(pair.network, pair.special).encodes_like(network.encoder)
@@ -140,14 +122,13 @@ def assistant(pair: Pair) -> Transformer:
     return network
 
 
-FAST = {"cached_prefix": True, "scale_decoder": True, "sequential_head": 8}
 DRAFTERS_OF: dict[str, Callable[[Pair], tuple[str, nn.Module | None]]] = {
     "lookup": lambda pair: ("lookup", None),
     "early_exit": lambda pair: ("early_exit", None),
     "assistant": lambda pair: ("assistant", assistant(pair)),
     "medusa": lambda pair: ("medusa", heads(pair)),
-    "block": lambda pair: ("block", block_network(pair)),
-    "fast block": lambda pair: ("block", block_network(pair, **FAST)),
+    "block": lambda pair: ("block", block_network(pair, False)),
+    "fast block": lambda pair: ("block", block_network(pair, True)),
 }
 
 

@@ -179,57 +179,38 @@ def bart_files(folder: Path, lines: Sequence[str]) -> None:
     write_json(folder / "tokenizer_config.json", {"model_max_length": 1024})
 
 
-def add_model(folder: Path, model_type: str, seed: int = 0, **more: Any) -> None:
+def add_model(folder: Path, model_type: str, **more: Any) -> None:
     """A small random model of transformers for a tokenizer's files; more: of its configuration."""
     transformers = import_transformers()
+    config = transformers.AutoConfig.for_model
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, config=config(model_type))
+    pad, eos, num_source = tokenizer.pad_token_id, tokenizer.eos_token_id, len(tokenizer)
+    settings = {"pad_token_id": pad, "eos_token_id": eos, "vocab_size": num_source, "d_model": 32}
     if model_type == "t5":
-        _add_t5(folder, seed, **more)
-        return
-    names = {"marian": "Marian", "m2m_100": "M2M100", "mbart": "MBart", "bart": "Bart"}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        folder, config=getattr(transformers, f"{names[model_type]}Config")()
-    )
-    num_source = len(tokenizer)
-    num_target = len(getattr(tokenizer, "target_encoder", ())) or num_source
-    stacks = {"layers": 2, "ffn_dim": 48, "attention_heads": 4}
-    settings: dict[str, Any] = {
-        f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in stacks.items()
-    }
-    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+        settings |= {"d_kv": 12, "d_ff": 48, "num_heads": 3, "num_layers": 2}
+        settings |= {"decoder_start_token_id": 0}
+    else:
+        stacks = {"layers": 2, "ffn_dim": 48, "attention_heads": 4}
+        settings |= {f"{s}_{n}": v for s in ("encoder", "decoder") for n, v in stacks.items()}
+        settings |= {"max_position_embeddings": 128, "init_std": 0.3}
     if model_type == "marian":
-        special |= {"decoder_start_token_id": special["pad_token_id"]}
-        special |= {"bad_words_ids": [[special["pad_token_id"]]], "scale_embedding": True}
-        special |= {"forced_eos_token_id": special["eos_token_id"], "activation_function": "swish"}
-        special |= {"decoder_vocab_size": num_target}
-        special |= {"share_encoder_decoder_embeddings": num_source == num_target}
-    settings |= {"d_model": 32, "max_position_embeddings": 128, "vocab_size": num_source}
-    settings |= {"max_length": 24, "init_std": 0.3, **special, **more}
+        num_target = len(getattr(tokenizer, "target_encoder", ())) or num_source
+        settings |= {"decoder_start_token_id": pad, "bad_words_ids": [[pad]]}
+        settings |= {"forced_eos_token_id": eos, "activation_function": "swish"}
+        settings |= {"scale_embedding": True, "decoder_vocab_size": num_target}
+        settings |= {"share_encoder_decoder_embeddings": num_source == num_target}
+    settings |= {"max_length": 24, **more}
     own = ("max_length", "min_length", "no_repeat_ngram_size", "bad_words_ids")
     own += ("forced_bos_token_id", "forced_eos_token_id", "num_beams")
     generation = {k: settings.pop(k) for k in own if k in settings}
-    config = getattr(transformers, f"{names[model_type]}Config")(**settings)
-    torch.manual_seed(seed)
-    cls = {"marian": "MarianMTModel"}.get(
-        model_type, f"{names[model_type]}ForConditionalGeneration"
-    )
-    model = getattr(transformers, cls)(config).eval()
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config(model_type, **settings)).eval()
+    if model_type == "t5":
+        for parameter in model.parameters():  # else every position says the same
+            parameter.data *= 1.5 if parameter.dim() > 1 else 1.0
     for name, value in generation.items():
         setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
-
-
-def _add_t5(folder: Path, seed: int, **more: Any) -> None:
-    transformers = import_transformers()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    shape = {"d_model": 32, "d_kv": 12, "d_ff": 48, "num_heads": 3, "num_layers": 2}
-    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    settings = {**shape, **special, "decoder_start_token_id": 0, "vocab_size": len(tokenizer)}
-    torch.manual_seed(seed)
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**settings | more))
-    for parameter in model.parameters():  # else every position says the same
-        parameter.data *= 1.5 if parameter.dim() > 1 else 1.0
-    model.generation_config.max_length = 24
-    model.eval().save_pretrained(folder)
 
 
 def _saved(write: Any, cls: str) -> Any:
