@@ -25,16 +25,30 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 _PARTS = ("encode", "draft", "verify", "rest")
 
 
-class NativeLane:
+class _Compiled:
+    """Rows that live in C++."""
+
+    def __init__(self, compiled: Any, special: SpecialTokens) -> None:
+        self.rows: list[RowResult] = []
+        self._compiled = compiled
+        self._special = special
+
+    def select(self, keep: Sequence[int]) -> None:
+        self.rows = [self.rows[row] for row in keep]
+        self._compiled.select(list(keep))
+
+    def stop(self, row: int) -> None:
+        self._compiled.stop(row)
+
+
+class NativeLane(_Compiled):
     """Rows whose drafter the kernels have, or none. See lane.h, and `TorchLane`, the slow twin."""
 
     def __init__(
         self, compiled: Any, special: SpecialTokens, own: Constraints, timer: PartTimer
     ) -> None:
         """own: of the model."""
-        self.rows: list[RowResult] = []
-        self._compiled = compiled
-        self._special = special
+        super().__init__(compiled, special)
         self._own = own
         self._timer = timer
 
@@ -56,13 +70,6 @@ class NativeLane:
             self.rows.append(RowResult(request, list(request.forced_ids), joined_at=now))
         self._compiled.admit(joining, threads=torch.get_num_threads())
 
-    def select(self, keep: Sequence[int]) -> None:
-        self.rows = [self.rows[row] for row in keep]
-        self._compiled.select(list(keep))
-
-    def stop(self, row: int) -> None:
-        self._compiled.stop(row)
-
     def run(self, most: int) -> list[RowReport]:
         told = self._compiled.run(most, threads=torch.get_num_threads())
         self._timer.add(zip(_PARTS, self._compiled.seconds, strict=True))
@@ -70,16 +77,14 @@ class NativeLane:
         return [RowReport(*row) for row in told]
 
 
-class NativeSearches:
+class NativeSearches(_Compiled):
     """Beam searches without phrases, for a verifier that the kernels have whole. See search.h, and
     `hypotheses.Search`, the slow twin.
     """
 
     def __init__(self, compiled: Any, special: SpecialTokens, num_opening: int) -> None:
         """num_opening: as of `hypotheses.Search`."""
-        self.rows: list[RowResult] = []
-        self._compiled = compiled
-        self._special = special
+        super().__init__(compiled, special)
         self._num_opening = num_opening
 
     def takes(self, request: Request) -> bool:
@@ -96,13 +101,6 @@ class NativeSearches:
             self.rows.append(RowResult(request, list(request.forced_ids), joined_at=now))
         sources = [list(request.source_ids) for request in requests]
         self._compiled.admit(sources, asked, threads=torch.get_num_threads())
-
-    def select(self, keep: Sequence[int]) -> None:
-        self.rows = [self.rows[row] for row in keep]
-        self._compiled.select(list(keep))
-
-    def stop(self, row: int) -> None:
-        self._compiled.stop(row)
 
     def search(self, most: int) -> list[tuple[RowResult, list[Hypothesis], int]]:
         """Steps until a search is over, and at most so many: of those that are, the best
