@@ -194,8 +194,6 @@ class SourceMemory:
 
     def append(self, other: SourceMemory) -> SourceMemory:
         """These rows followed by the other's."""
-        if len(self) == 0 or len(other) == 0:
-            return other if len(self) == 0 else self
         pairs = zip(self.keys_values, other.keys_values, strict=True)
         extras = zip(self.extras, other.extras, strict=True)
         return SourceMemory(
@@ -209,8 +207,6 @@ class SourceMemory:
         """Cut to the longest row, with its mask; on a device uncut, so that the host need not wait:
         see `narrowed`.
         """
-        if len(self) == 0:
-            return self
         if not self.lengths.is_cpu:
             return self.narrowed(self.padding_mask.shape[1], is_padded=True)
         longest = max(self.lengths.tolist())
