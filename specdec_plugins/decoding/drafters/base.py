@@ -13,6 +13,7 @@ from specdec_plugins.decoding.contract import (
     Draft,
     Drafter,
     DraftRequest,
+    SourceBatch,
     Stateful,
     Target,
     Verifier,
@@ -22,6 +23,7 @@ from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.sampling import best_log_probability, draft_token
+from specdec_plugins.errors import require
 
 DRAFTERS: Registry[Drafter] = Registry(
     "drafter", {"hint": "nothing drafts from hints any more; choose block"}
@@ -49,7 +51,7 @@ class DraftContext:
 
 @runtime_checkable
 class SupportsEncoderOutput(Protocol):
-    """A verifier whose encoder output a drafter may read instead of encoding again."""
+    """A verifier whose encoder output others may read instead of encoding again, or which reads it."""
 
     @property
     def encoder_dim(self) -> int:
@@ -60,6 +62,9 @@ class SupportsEncoderOutput(Protocol):
 
     def encodes_like(self, encoder: Encoder) -> bool:
         """True if that encoder's output would be the same."""
+
+    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
+        """`admit` without encoding: states [B, S, D] and padding [B, S] bool of the new rows."""
 
 
 class ContextDrafter(Stateful):
@@ -105,6 +110,11 @@ def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
     lengths, _ = until_eos(draft.tokens, draft.lengths, eos)
     draft = replace(draft, lengths=lengths)
     return narrowed(draft, max(1, int(lengths.max()))) if may_wait else draft
+
+
+def check_confidence(confidence: float) -> None:
+    """Raises UserError unless an option of that name is a probability."""
+    require(0 <= confidence <= 1, f"confidence must be within 0..1, not {confidence}.")
 
 
 class TokenReader(Protocol):

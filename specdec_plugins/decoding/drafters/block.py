@@ -23,6 +23,7 @@ from specdec_plugins.decoding.drafters.base import (
     DraftContext,
     Needs,
     SupportsEncoderOutput,
+    check_confidence,
     until_end,
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter, opened
@@ -65,10 +66,7 @@ class BlockNatDrafter(ContextDrafter):
         confidence: float | None = None  # None = as above
 
         def __post_init__(self) -> None:
-            require(
-                0 <= (self.confidence or 0) <= 1,
-                f"confidence must be within 0..1, not {self.confidence}.",
-            )
+            check_confidence(self.confidence or 0.0)
             require(
                 self.candidates is None or self.candidates >= 1,
                 f"candidates must be at least 1, not {self.candidates}: drafts come from them.",
@@ -302,12 +300,8 @@ class BlockNatDrafter(ContextDrafter):
 
 
 def _checked_network(context: DraftContext) -> BlockDrafter:
-    """The network. Raises UserError where there is none, or it has another vocabulary."""
+    """The network. Raises UserError where it has another vocabulary."""
     network = context.network
-    require(
-        isinstance(network, BlockDrafter),
-        "The drafter 'block' needs a checkpoint that was trained for it (--arch block).",
-    )
     assert isinstance(network, BlockDrafter)
     num_drafted, num_verified = network.config.decoder.vocab_size, context.verifier.vocab_size
     require(
