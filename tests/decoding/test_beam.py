@@ -358,6 +358,8 @@ def test_sentences_join_leave_and_are_cancelled() -> None:
             ] * 2
         done |= {event.id: event.result for event in session.step() if event.result}
     assert len(session) == 0
+    [lane] = session._lanes
+    assert len(lane._searches) == len(lane.rows)  # of those that were cancelled nothing is kept
     session.close()
     assert done.keys() == wanted.keys() - {"r4", "r11"}
     assert all(done[name].hypotheses == wanted[name].hypotheses for name in done)

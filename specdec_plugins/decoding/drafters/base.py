@@ -51,7 +51,7 @@ class DraftContext:
 
 @runtime_checkable
 class SupportsEncoderOutput(Protocol):
-    """A verifier whose encoder output others may read instead of encoding again, or which reads it."""
+    """A verifier whose encoder output others may read instead of encoding, or which reads it."""
 
     @property
     def encoder_dim(self) -> int:
