@@ -97,15 +97,6 @@ def test_the_number_of_masks_is_the_requests_own() -> None:
     assert draft.tokens[2, :3].tolist() == alone(network, ROWS[2], 3)
 
 
-def test_a_stale_width_changes_nothing() -> None:
-    """After the longest row has left, the prefix is still as wide as it was."""
-    network = block_drafter()
-    drafter = drafter_of(network, ROWS[1:])
-    prefix: Prefix = replace(prefix_of(ROWS[1:]), width=20)
-    draft = drafter.propose(DraftRequest(prefix, torch.tensor([4, 4]), 4, params(4, 4), RANDOM))
-    assert draft.tokens.tolist() == [alone(network, row, 4) for row in ROWS[1:]]
-
-
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_device_is_asked_once_while_the_rows_stay(
     fast: bool, monkeypatch: pytest.MonkeyPatch
