@@ -18,7 +18,7 @@ from specdec_plugins.decoding.contract import (
     Target,
     Verifier,
 )
-from specdec_plugins.decoding.extend import narrowed, until_eos
+from specdec_plugins.decoding.extend import until_eos
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
@@ -108,8 +108,12 @@ def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
     may_wait: the host may wait for the device to learn how many columns are left; else all stay.
     """
     lengths, _ = until_eos(draft.tokens, draft.lengths, eos)
-    draft = replace(draft, lengths=lengths)
-    return narrowed(draft, max(1, int(lengths.max()))) if may_wait else draft
+    if not may_wait:
+        return replace(draft, lengths=lengths)
+    width = max(1, int(lengths.max()))
+    both = (draft.probs, draft.confidences)
+    probs, confidences = (None if part is None else part[:, :width] for part in both)
+    return Draft(draft.tokens[:, :width], lengths, probs, confidences)
 
 
 def check_confidence(confidence: float) -> None:

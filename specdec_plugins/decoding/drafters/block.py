@@ -182,11 +182,6 @@ class BlockNatDrafter(ContextDrafter):
             lengths = torch.minimum(lengths, ops.leading_true(is_sure))
         return until_end(replace(draft, lengths=lengths), self._eos, self._may_wait)
 
-    def _keep(self, prefix: Prefix) -> None:
-        """Leave all of this prefix in the cache, and nothing that was drafted after it."""
-        self._cache.crop(prefix.lengths - 1)
-        self._width, self._behind = prefix.width - 1, 0
-
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
         """States [B, num_used, D] of the first of `num_masks` [B] masks after each prefix.
 
@@ -205,7 +200,9 @@ class BlockNatDrafter(ContextDrafter):
             return whole
         window = self._cache.window(width, self._width, last_seen=last_seen)
         states = decoder.extend(tokens, window, self._memory, used)
-        self._keep(prefix)
+        # All of this prefix stays in the cache, and nothing that was drafted after it.
+        self._cache.crop(first)
+        self._width, self._behind = prefix.width - 1, 0
         return states
 
     def _most_unread(self, prefix: Prefix) -> int:
