@@ -383,7 +383,6 @@ def test_what_is_no_number_ends_a_sentence_and_no_other() -> None:
     [
         ({"size": 0}, "beam must be 1 to 999, not 0"),
         ({"size": 2, "num_best": 3}, "n_best must be 1 to the beam's size of 2, not 3"),
-        ({"finishing": "soon"}, "'soon' is not one of fairseq, first, likely, never"),
     ],
 )
 def test_impossible_beams_are_refused(options: dict[str, Any], message: str) -> None:
