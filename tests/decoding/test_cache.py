@@ -18,11 +18,11 @@ def new_cache(num_rows: int) -> KVCache:
     return KVCache(STACK, num_rows, torch.device("cpu"), torch.float64)
 
 
-def write(cache: KVCache, num_new: int, generator: torch.Generator) -> tuple[list[Tensor], Tensor]:
-    """Random entries behind every row: the layers' views, and what was written."""
+def write(cache: KVCache, num_new: int, generator: torch.Generator) -> list[Tensor]:
+    """Random entries behind every row; the layers' views."""
     window = cache.window(num_new, width=int(cache.lengths.max()))
     new = torch.randn(2, len(cache), num_new, 2, 2, 3, generator=generator).double()
-    return [window.write(layer, new[layer]) for layer in range(2)], new
+    return [window.write(layer, new[layer]) for layer in range(2)]
 
 
 def test_reads_the_live_width_and_not_the_capacity() -> None:
@@ -49,7 +49,7 @@ def test_a_row_is_clean_of_whoever_had_its_storage(seed: int) -> None:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     cache = new_cache(3)
     for _ in range(40):
-        views, _ = write(cache, rng.choice([1, 1, 12]), generator)
+        views = write(cache, rng.choice([1, 1, 12]), generator)
         assert not any(view.isnan().any() for view in views)
         cache.crop(torch.tensor([rng.randint(0, 9) for _ in range(3)]))
         bad, *kept = rng.sample(range(3), 3)
