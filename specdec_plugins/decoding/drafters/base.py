@@ -19,10 +19,11 @@ from specdec_plugins.decoding.contract import (
     Verifier,
 )
 from specdec_plugins.decoding.extend import until_eos
+from specdec_plugins.decoding.networks.cpu.ops import log_total
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.decoding.sampling import best_log_probability, draft_token
+from specdec_plugins.decoding.sampling import draft_token
 from specdec_plugins.errors import require
 
 DRAFTERS: Registry[Drafter] = Registry(
@@ -156,7 +157,8 @@ class TokenByToken:
             logits = reader.logits()
             going = going & (i < budget)
             if self.confidence > 0:
-                going = going & (best_log_probability(logits) >= math.log(self.confidence))
+                log_probs = logits.amax(-1) - log_total(logits)  # [B], of the best, without warping
+                going = going & (log_probs >= math.log(self.confidence))
                 if may_wait and not bool(going.any()):
                     break
             place = prefix.lengths + i

@@ -224,7 +224,9 @@ class BlockNatDrafter(ContextDrafter):
         if isinstance(head, NativeHead) and listed:
             drafted, confidences = head.draft(states, listed, *given)
             return Draft(drafted, asked.budget, confidences=confidences)
-        logits = self._logits(states)
+        logits = decoder.logits(states)
+        if self._allowed is not None:
+            logits = logits.masked_fill(~self._allowed[:, None], -math.inf)
         probs: list[Tensor] = []  # [B, 1, V] each
 
         def draw(place: int, own: Tensor, scores: Tensor) -> Tensor:
@@ -239,13 +241,6 @@ class BlockNatDrafter(ContextDrafter):
         drafted, confidences = head.draft(states, logits, *given, choose, sure)
         law = torch.cat(probs, 1) if probs else None
         return Draft(drafted, asked.budget, law, confidences=confidences)
-
-    def _logits(self, states: Tensor) -> Tensor:
-        """[B, K, V] of states [B, K, D], -inf for types that may not be drafted."""
-        logits = self.network.decoder.logits(states)
-        if self._allowed is None:
-            return logits
-        return logits.masked_fill(~self._allowed[:, None], -math.inf)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         """The next pass reads the kept tokens; rejected ones have left no state here."""
