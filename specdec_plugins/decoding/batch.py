@@ -156,22 +156,17 @@ class LateDrafter:
         self._drafter = drafter
         self._special = special
         self._num_joined = 0
-        self._num_waiting = 0
+        self.num_waiting = 0  # rows that have yet to `join`
         self._source: SourceBatch | None = None  # of the waiting rows, as admitted
         self._narrowed: tuple[int, bool] | None = None  # what `narrow` was told last
 
-    @property
-    def num_waiting(self) -> int:
-        """Rows that have yet to `join`."""
-        return self._num_waiting
-
     def admit(self, source: SourceBatch) -> None:
-        self._source = None if self._num_waiting else source
-        self._num_waiting += len(source)
+        self._source = None if self.num_waiting else source
+        self.num_waiting += len(source)
 
     def narrow(self, longest: int, is_padded: bool) -> None:
         self._narrowed = longest, is_padded
-        if not self._num_waiting:
+        if not self.num_waiting:
             self._drafter.narrow(longest, is_padded)
 
     @torch.inference_mode()
@@ -185,7 +180,7 @@ class LateDrafter:
         self._drafter.admit(source)
         if self._narrowed is not None:
             self._drafter.narrow(*self._narrowed)
-        self._num_joined, self._num_waiting, self._source = len(batch.rows), 0, None
+        self._num_joined, self.num_waiting, self._source = len(batch.rows), 0, None
 
     def _collated(self, late: list[RowResult], prefix: Prefix) -> SourceBatch:
         requests, device = [row.request for row in late], prefix.tokens.device
@@ -198,7 +193,7 @@ class LateDrafter:
 
     def propose(self, batch: Batch, width: int) -> Draft:
         """The drafter's proposal; every row must have joined."""
-        assert not self._num_waiting, "propose before join"
+        assert not self.num_waiting, "propose before join"
         return self._drafter.propose(
             DraftRequest(batch.prefix, batch.budget, width, batch.params, batch.random)
         )
@@ -206,18 +201,18 @@ class LateDrafter:
     def commit(self, prefix: Prefix, last: Round) -> None:
         if not self._num_joined:
             return
-        if self._num_waiting:
+        if self.num_waiting:
             prefix, last = _first_rows(prefix, last, self._num_joined)
         self._drafter.commit(prefix, last)
 
     def select(self, rows: Tensor) -> None:
         self._source = None
         if self._num_joined == 0 and len(rows) > 0:
-            self._num_waiting = len(rows)
+            self.num_waiting = len(rows)
             return
-        joined = rows[rows < self._num_joined] if self._num_waiting else rows
+        joined = rows[rows < self._num_joined] if self.num_waiting else rows
         self._drafter.select(joined)
-        self._num_joined, self._num_waiting = len(joined), len(rows) - len(joined)
+        self._num_joined, self.num_waiting = len(joined), len(rows) - len(joined)
 
 
 def _first_rows(prefix: Prefix, last: Round, count: int) -> tuple[Prefix, Round]:

@@ -9,7 +9,7 @@ hypothesis needs any more. `hypotheses.py` decides what goes on; here is what th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Protocol, cast
@@ -23,7 +23,7 @@ from specdec_plugins.decoding.contract import Draft, Prefix, Verifier
 from specdec_plugins.decoding.engine import EngineConfig, Method, Session, SpeculativeDecoder
 from specdec_plugins.decoding.hypotheses import Candidate, Open, Search, reason_of
 from specdec_plugins.decoding.lane import TorchLane
-from specdec_plugins.decoding.native import NativeSearches, native_searches
+from specdec_plugins.decoding.native import native_searches
 from specdec_plugins.decoding.networks.cpu.ops import largest, log_total, on_device
 from specdec_plugins.decoding.requests import (
     DecodeParams,
@@ -35,6 +35,7 @@ from specdec_plugins.decoding.requests import (
 )
 from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
+from specdec_plugins.decoding.stats import PartTimer
 from specdec_plugins.errors import require
 
 _BITS = 64  # places of a number of `Branching.score_at`
@@ -55,36 +56,13 @@ class Branching(Verifier, Protocol):
 class BeamSession(Session):
     """A running batch of searches; each reports once, when it is over."""
 
-    def __init__(
-        self,
-        verifier: Branching,
-        method: Method,
-        config: EngineConfig,
-        on_close: Callable[[Session], None] = lambda session: None,
-        last: Session | None = None,
-    ) -> None:
-        banned = _only_banned(config.constraints)
-        self._reads_texts = banned is None  # the constraints do, or there is much to ban
-        self._skipped = banned or frozenset[int]()
-        super().__init__(verifier, method, config, on_close, last)
-        self._searches: dict[str, Search] = {}  # by request, those that Python advances
-
     def _open_lanes(self) -> list[Any]:
-        opening, native = self._config.constraints.num_opening, None
-        if not self._reads_texts:
-            native = native_searches(self.verifier, self._skipped, opening)
-        torches = TorchLane(self.verifier, self.method, self._config, self._timer)
+        banned, native = _only_banned(self._config.constraints), None
+        if banned is not None:
+            opening = self._config.constraints.num_opening
+            native = native_searches(self.verifier, banned, opening, self._timer)
+        torches = TorchSearches(self.verifier, self.method, self._config, self._timer)
         return [torches] if native is None else [native, torches]
-
-    def _admit(self, lane: Any, requests: Sequence[Request], now: float) -> None:
-        if isinstance(lane, NativeSearches):
-            with self._timer.part("encode"):
-                lane.admit(requests, now)
-            return
-        lane.admit(requests, now)
-        special, opening = self.verifier.special, self._config.constraints.num_opening
-        for request in requests:
-            self._searches[request.id] = Search(request, special.start, special.eos, opening)
 
     def add(self, requests: Iterable[Request]) -> None:
         """As `Session.add`; refuses phrases that cannot be written, too."""
@@ -98,27 +76,60 @@ class BeamSession(Session):
         super().add(requests)
 
     def _round(self, lane: Any, most: int) -> list[RowEvent]:
-        if isinstance(lane, NativeSearches):
-            with self._timer.part("verify"):
-                over = lane.search(most)
-            return [self._end(*one) for one in over]
-        return self._step(lane)
+        return [self._end(*one) for one in lane.search(most)]
+
+    def _end(self, row: RowResult, hypotheses: list[Hypothesis], steps: int) -> RowEvent:
+        """Report a finished search."""
+        row.hypotheses, emitted = hypotheses, list[int]()
+        if hypotheses:
+            best, num_forced = hypotheses[0], len(row.request.forced_ids)
+            emitted = best.token_ids[num_forced:]
+            row.token_ids = best.token_ids
+            row.token_scores = best.token_scores[num_forced:]
+            forces_end = self._config.constraints.forced_last is not None
+            eos = self.verifier.special.eos
+            row.finish_reason = reason_of(row.request, best, eos, forces_end)
+        else:
+            row.finish_reason, row.token_ids = FinishReason.ERROR, []
+        row.rounds = steps
+        event = RowEvent(row.id, [], 0, emitted, row, row.token_scores)
+        self.stats.observe(event)
+        self.stats.rounds += steps - 1  # of which it has counted one
+        return event
+
+
+class TorchSearches(TorchLane):
+    """Searches that Python advances, over the logits of any verifier."""
+
+    def __init__(
+        self, verifier: Verifier, method: Method, config: EngineConfig, timer: PartTimer
+    ) -> None:
+        super().__init__(verifier, method, config, timer)
+        banned = _only_banned(config.constraints)
+        self._reads_texts = banned is None  # the constraints do, or there is much to ban
+        self._skipped = banned or frozenset[int]()
+        self._searches = list[Search]()  # one of each row
+
+    def admit(self, requests: Sequence[Request], now: float) -> None:
+        super().admit(requests, now)
+        special, opening = self.verifier.special, self._config.constraints.num_opening
+        self._searches += [Search(r, special.start, special.eos, opening) for r in requests]
+
+    def _select(self, keep: Sequence[int]) -> None:
+        super()._select(keep)
+        self._searches = [self._searches[row] for row in keep]
 
     @torch.inference_mode()
-    def _step(self, lane: TorchLane) -> list[RowEvent]:
-        """A step of all searches that Python advances."""
-        found = {index: self._searches[row.id] for index, row in enumerate(lane.rows)
-                 if not row.finished}  # fmt: skip
+    def search(self, most: int) -> list[tuple[RowResult, list[Hypothesis], int]]:
+        """A step of all; see `NativeSearches.search`."""
+        found = {i: self._searches[i] for i, row in enumerate(self.rows) if not row.finished}
         with self._timer.part("verify"):
-            logits = self._score(found, len(lane.rows))
+            logits = self._score(found, len(self.rows))
         with self._timer.part("rest"):
             best = self._best([*found.values()], logits)
             for search, candidates in zip(found.values(), best, strict=True):
                 search.advance(candidates)
-            ended = [(lane.rows[index], own) for index, own in found.items() if own.is_over]
-            for row, _ in ended:
-                del self._searches[row.id]
-            return [self._end(row, own.result(), own.steps) for row, own in ended]
+        return [(self.rows[i], own.result(), own.steps) for i, own in found.items() if own.is_over]
 
     def _score(self, searches: Mapping[int, Search], num_rows: int) -> Tensor:
         """[M, V] logits after each open hypothesis of the searches of some rows, in their order."""
@@ -242,25 +253,6 @@ class BeamSession(Session):
         tokens = on_device([text + [0] * (width - len(text)) for text in texts], device)
         active = torch.ones(len(texts), dtype=torch.bool, device=device)
         return Prefix(tokens, on_device(lengths, device), active, width)
-
-    def _end(self, row: RowResult, hypotheses: list[Hypothesis], steps: int) -> RowEvent:
-        """Report a finished search."""
-        row.hypotheses, emitted = hypotheses, list[int]()
-        if hypotheses:
-            best, num_forced = hypotheses[0], len(row.request.forced_ids)
-            emitted = best.token_ids[num_forced:]
-            row.token_ids = best.token_ids
-            row.token_scores = best.token_scores[num_forced:]
-            forces_end = self._config.constraints.forced_last is not None
-            eos = self.verifier.special.eos
-            row.finish_reason = reason_of(row.request, best, eos, forces_end)
-        else:
-            row.finish_reason, row.token_ids = FinishReason.ERROR, []
-        row.rounds = steps
-        event = RowEvent(row.id, [], 0, emitted, row, row.token_scores)
-        self.stats.observe(event)
-        self.stats.rounds += steps - 1  # of which it has counted one
-        return event
 
 
 def _only_banned(constraints: Constraints) -> frozenset[int] | None:

@@ -155,10 +155,7 @@ class Session:
             own = [request for request in joining if lane.takes(request)]
             joining = [request for request in joining if not lane.takes(request)]
             if own:
-                self._admit(lane, own, now)
-
-    def _admit(self, lane: Lane, requests: Sequence[Request], now: float) -> None:
-        lane.admit(requests, now)
+                lane.admit(own, now)
 
     def _round(self, lane: Lane, most: int) -> list[RowEvent]:
         events = []

@@ -44,14 +44,6 @@ def loop_end(ids: Sequence[int], begin: int = 0) -> int | None:
     return None
 
 
-def narrowed(draft: Draft, width: int) -> Draft:
-    """The first `width` columns of a draft."""
-    both = (draft.probs, draft.confidences)
-    probs, confidences = (None if part is None else part[:, :width] for part in both)
-    lengths = draft.lengths.clamp(max=width)
-    return Draft(draft.tokens[:, :width], lengths, probs, confidences=confidences)
-
-
 def fitting(
     wanted: Tensor, prefix: Prefix, max_len: Tensor, num_own: int, max_positions: int | None
 ) -> Tensor:

@@ -37,7 +37,7 @@ class EngineConfig:
     """How a session runs its batch. Only `constraints` can change an output."""
 
     max_rows: int = 32  # rows that decode at once
-    compact_at: float = 0.25  # share of finished rows at which they are dropped and replaced
+    compact_at: float = 0.25  # share of finished rows, 0..1, at which they are dropped and replaced
     constraints: Constraints = FREE  # tokens that are banned, penalised or forced
     static: bool = False  # rounds have fixed shapes, so that a GPU records each once: static.py
     measure_time: bool | None = None  # time the parts, which synchronises a GPU; None = CPU only
@@ -45,10 +45,6 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         require(self.max_rows >= 1, f"max_rows must be 1 or more, not {self.max_rows}.")
-        require(
-            0 < self.compact_at <= 1,
-            f"compact_at must be above 0 and at most 1, not {self.compact_at}.",
-        )
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,32 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 _PARTS = ("encode", "draft", "verify", "rest")
 
 
-class NativeLane:
+class _Compiled:
+    """Rows that live in C++."""
+
+    def __init__(self, compiled: Any, special: SpecialTokens, timer: PartTimer) -> None:
+        self.rows: list[RowResult] = []
+        self._compiled = compiled
+        self._special = special
+        self._timer = timer
+
+    def select(self, keep: Sequence[int]) -> None:
+        self.rows = [self.rows[row] for row in keep]
+        self._compiled.select(list(keep))
+
+    def stop(self, row: int) -> None:
+        self._compiled.stop(row)
+
+
+class NativeLane(_Compiled):
     """Rows whose drafter the kernels have, or none. See lane.h, and `TorchLane`, the slow twin."""
 
     def __init__(
         self, compiled: Any, special: SpecialTokens, own: Constraints, timer: PartTimer
     ) -> None:
         """own: of the model."""
-        self.rows: list[RowResult] = []
-        self._compiled = compiled
-        self._special = special
+        super().__init__(compiled, special, timer)
         self._own = own
-        self._timer = timer
 
     def takes(self, request: Request) -> bool:
         return self._special.pad not in request.source_ids  # which has to be masked
@@ -56,13 +70,6 @@ class NativeLane:
             self.rows.append(RowResult(request, list(request.forced_ids), joined_at=now))
         self._compiled.admit(joining, threads=torch.get_num_threads())
 
-    def select(self, keep: Sequence[int]) -> None:
-        self.rows = [self.rows[row] for row in keep]
-        self._compiled.select(list(keep))
-
-    def stop(self, row: int) -> None:
-        self._compiled.stop(row)
-
     def run(self, most: int) -> list[RowReport]:
         told = self._compiled.run(most, threads=torch.get_num_threads())
         self._timer.add(zip(_PARTS, self._compiled.seconds, strict=True))
@@ -70,16 +77,16 @@ class NativeLane:
         return [RowReport(*row) for row in told]
 
 
-class NativeSearches:
+class NativeSearches(_Compiled):
     """Beam searches without phrases, for a verifier that the kernels have whole. See search.h, and
     `hypotheses.Search`, the slow twin.
     """
 
-    def __init__(self, compiled: Any, special: SpecialTokens, num_opening: int) -> None:
+    def __init__(
+        self, compiled: Any, special: SpecialTokens, timer: PartTimer, num_opening: int
+    ) -> None:
         """num_opening: as of `hypotheses.Search`."""
-        self.rows: list[RowResult] = []
-        self._compiled = compiled
-        self._special = special
+        super().__init__(compiled, special, timer)
         self._num_opening = num_opening
 
     def takes(self, request: Request) -> bool:
@@ -95,21 +102,17 @@ class NativeSearches:
             asked.append((list(request.forced_ids), *lengths, *ranking, self._num_opening))
             self.rows.append(RowResult(request, list(request.forced_ids), joined_at=now))
         sources = [list(request.source_ids) for request in requests]
-        self._compiled.admit(sources, asked, threads=torch.get_num_threads())
-
-    def select(self, keep: Sequence[int]) -> None:
-        self.rows = [self.rows[row] for row in keep]
-        self._compiled.select(list(keep))
-
-    def stop(self, row: int) -> None:
-        self._compiled.stop(row)
+        with self._timer.part("encode"):
+            self._compiled.admit(sources, asked, threads=torch.get_num_threads())
 
     def search(self, most: int) -> list[tuple[RowResult, list[Hypothesis], int]]:
         """Steps until a search is over, and at most so many: of those that are, the best
         hypotheses, the best first, and their number of steps.
         """
         found = []
-        for index in self._compiled.run(most, threads=torch.get_num_threads()):
+        with self._timer.part("verify"):
+            over = self._compiled.run(most, threads=torch.get_num_threads())
+        for index in over:
             row, told = self.rows[index], self._compiled.results(index)
             num_best = (row.request.params.beam or BeamParams(size=1)).num_best
             best = [Hypothesis(*one) for one in told[:num_best]]
@@ -118,7 +121,7 @@ class NativeSearches:
 
 
 def native_searches(
-    verifier: Verifier, banned: Collection[int], num_opening: int
+    verifier: Verifier, banned: Collection[int], num_opening: int, timer: PartTimer
 ) -> NativeSearches | None:
     """Searches that never emit `banned`; None where the verifier needs torch's operations."""
     special = verifier.special
@@ -127,7 +130,7 @@ def native_searches(
     compiled = ops.native.Searches(
         verifier=verifier.network.at_once, eos=special.eos, unk=special.unk, banned=[*banned]
     )
-    return NativeSearches(compiled, special, num_opening)
+    return NativeSearches(compiled, special, timer, num_opening)
 
 
 def native_lane(

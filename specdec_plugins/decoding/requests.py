@@ -88,8 +88,6 @@ class BeamParams:
         require(1 <= self.size < 1000, f"beam must be 1 to 999, not {self.size}.")
         told = f"n_best must be 1 to the beam's size of {self.size}, not {self.num_best}."
         require(1 <= self.num_best <= self.size, told)
-        known = ", ".join(FINISHING)
-        require(self.finishing in FINISHING, f"{self.finishing!r} is not one of {known}.")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_plugins.decoding.contract import RowRandom, Stream
-from specdec_plugins.decoding.networks.cpu.ops import best, log_total
+from specdec_plugins.decoding.networks.cpu.ops import best
 from specdec_plugins.decoding.requests import RowParams
 
 # Finaliser of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
@@ -84,11 +84,6 @@ def _truncated(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     ordered = ordered * ((mass_before < top_p) | (top_p >= 1))
     kept = torch.zeros_like(probs).scatter(-1, ids, ordered)
     return kept / kept.sum(-1, keepdim=True)
-
-
-def best_log_probability(logits: Tensor) -> Tensor:
-    """Log-probability of the best token, without warping: [..., V] gives [...]."""
-    return logits.amax(-1) - log_total(logits)
 
 
 def sample(weights: Tensor, uniform: Tensor) -> Tensor:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from specdec_plugins.decoding.batch import Batch, collate, to_host
+from specdec_plugins.decoding.batch import Batch, collate
 from specdec_plugins.decoding.contract import Stream, Verdict
 from specdec_plugins.decoding.extend import extend
 from specdec_plugins.decoding.requests import FinishReason, Request, RowEvent, RowResult
@@ -41,25 +40,6 @@ def test_rows_stay_together_through_append_and_select() -> None:
     numbers = batch.random.uniform(batch.prefix.lengths * 0, 1, Stream.NEXT)
     fresh = opened(keep).random.uniform(batch.prefix.lengths * 0, 1, Stream.NEXT)
     assert numbers.tolist() == fresh.tolist()
-
-
-def test_values_arrive_on_the_host_as_they_are() -> None:
-    """In one copy, too: on `meta` there are no values, so a device is stood in for."""
-
-    class Elsewhere(Tensor):
-        @property
-        def is_cpu(self) -> bool:  # type: ignore[override]
-            return False
-
-    values = [
-        torch.tensor([[3, -4], [2**62, 0]]),
-        torch.tensor([True, False]),
-        torch.tensor([-0.1, float("inf")], dtype=torch.float64),
-        torch.zeros(2, 0, dtype=torch.int64),
-    ]
-    expected = [value.tolist() for value in values]
-    assert to_host(values) == expected
-    assert to_host([value.as_subclass(Elsewhere) for value in values]) == expected
 
 
 def test_a_forced_prefix_is_not_shared_with_its_source() -> None:

@@ -115,25 +115,6 @@ def test_a_text_that_the_limit_ends_is_said_to_be_cut() -> None:
     assert all(r.token_ids[-1] == SPECIAL.eos for r in results)
 
 
-def test_each_position_is_under_its_own_prefix() -> None:
-    logits = torch.zeros(2, 4, 9)
-    draft = draft_of([[4, 5, 4], [6]], width=3)
-    constrain(
-        logits,
-        prefix_of([[4, 5], []]),
-        draft,
-        row_params(2, max_len=[6, 30], min_len=[4, 1]),
-        SPECIAL.eos,
-        Constraints(((5, 4),), no_repeat_ngram_size=2, forced_last=3),
-    )
-    struck = [[row.isinf().nonzero()[:, 0].tolist() for row in block] for block in logits]
-    eos, last = SPECIAL.eos, [0, 1, 2, 4, 5, 6, 7, 8]
-    # What is behind a draft is junk.
-    assert struck[0] == [[eos, 4], [eos, 5], [4], last]
-    assert struck[1][:2] == [[eos], []]
-    assert logits[0, 3, 3] == 0
-
-
 def test_no_token_comes_twice() -> None:
     logits = torch.zeros(1, 3, 9)
     few = row_params(1)

@@ -50,8 +50,6 @@ class Every(DraftSchedule):
 class AtOnce(LateDrafter):
     """The slow twin."""
 
-    num_waiting = 0
-
     def admit(self, source: SourceBatch) -> None:
         self._drafter.admit(source)
         self._num_joined += len(source)

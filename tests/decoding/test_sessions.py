@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -118,12 +117,3 @@ def test_a_state_serves_one_session_after_the_other() -> None:
     second.close()  # gives it back once
     assert decoder.open().verifier is second.verifier
     assert decoder.open().verifier not in (first.verifier, second.verifier)
-
-
-def test_what_a_failed_session_held_is_empty_again() -> None:
-    decoder = on_tables("assistant")
-    expected = told(on_tables("assistant"), JOBS[:2])
-    with suppress(RuntimeError), decoder.session(JOBS) as session:
-        session.step()
-        raise RuntimeError("enough")
-    assert told(decoder, JOBS[:2]) == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ import pytest
 from specdec_plugins.decoding.engine import EngineConfig
 from specdec_plugins.decoding.registry import Registry
 from specdec_plugins.decoding.requests import DecodeParams, Request
-from specdec_plugins.errors import UserError
 from tests.refusals import refused
 
 
@@ -34,22 +33,17 @@ from tests.refusals import refused
         (DecodeParams, "temperature", float("nan"), 9.0),
         (DecodeParams, "top_p", float("nan"), 0.5),
         (EngineConfig, "max_rows", 0, 1),
-        (EngineConfig, "compact_at", 0.0, 0.001),
-        (EngineConfig, "compact_at", 1.01, 1.0),
     ],
 )
 def test_settings_are_checked(kind: Any, field: str, bad: Any, good: Any) -> None:
     refused(field.replace("_size", " size"), kind, **{field: bad})
-    settings = kind(**{field: good})
-    assert getattr(settings, field) == good
-    with pytest.raises(FrozenInstanceError):
-        setattr(settings, field, bad)
+    assert getattr(kind(**{field: good}), field) == good
 
 
 def test_a_request_needs_a_source_and_room_to_decode() -> None:
     refused("'a' has an empty source", Request, "a", [])
-    with pytest.raises(UserError, match="'a'.*prefix of 2 tokens leaves nothing.*max_len 2"):
-        Request("a", [2], DecodeParams(max_len=2), [5, 6])
+    told = "'a'.*prefix of 2 tokens leaves nothing.*max_len 2"
+    refused(told, Request, "a", [2], DecodeParams(max_len=2), [5, 6])
     assert Request("a", [2], DecodeParams(max_len=3), [5, 6]).forced_ids == [5, 6]
 
 

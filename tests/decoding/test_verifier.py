@@ -99,7 +99,7 @@ def test_every_row_is_scored_as_if_alone(seed: int) -> None:
     for _ in range(14):
         action = driver.rng.choice(["round", "admit", "select"])
         if action == "admit" or not driver.rows:
-            driver.admit(driver.rng.randint(1, 2), max_forced=driver.rng.choice([0, 5]))
+            driver.admit(driver.rng.randint(1, 2), max_forced=driver.rng.choice([0, 20]))
         elif action == "select" or max(len(row.tokens) for row in driver.rows) > 40:
             driver.select()
         else:

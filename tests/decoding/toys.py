@@ -75,9 +75,6 @@ class Rows(Stateful):
     def admit(self, source: SourceBatch) -> None:
         self.keys = torch.cat([self.keys, source.tokens[:, 0]])
 
-    def commit(self, prefix: Prefix, last: Round) -> None:
-        pass
-
     def select(self, rows: Tensor) -> None:
         self.keys = self.keys[rows]
 

@@ -140,25 +140,3 @@ def test_the_benchmark(device: Device, tmp_path: Path) -> None:
     flags += ["--rows", "ours greedy*", "ours exact*", "--output", tmp_path / "bench"]
     run(sys.executable, "-m", "benchmarks", *flags)
     assert "ours exact" in (tmp_path / "bench.md").read_text(encoding="utf-8")
-
-
-@real
-def test_one_round_is_profiled(device: Device, lines: list[str], tmp_path: Path) -> None:
-    """With -s the costs of its kernels are shown; --basetemp says where its trace goes."""
-    from specdec_plugins.app.translator import load_translator, number_sentences
-    from specdec_plugins.decoding.engine import SpeculativeDecoder
-    from tests.gpu.test_decoding import settings_of
-
-    translator = load_translator(settings_of("block_fast with head", device=device.name))
-    decoder = translator.decoder
-    assert isinstance(decoder, SpeculativeDecoder)
-    request = translator.prepare(number_sentences(lines[-1:])[0])
-    list(decoder.run([request]))  # gets one-time work out of the way
-    with decoder.session([request]) as session:
-        session.step()
-        with torch.profiler.profile() as profiler:
-            session.step()
-    events = profiler.key_averages()
-    sys.stdout.write(events.table(sort_by=f"self_{device.name}_time_total", row_limit=15))
-    profiler.export_chrome_trace(str(tmp_path / "round.trace.json"))
-    assert len(events) > 0

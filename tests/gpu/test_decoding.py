@@ -163,22 +163,6 @@ def test_exact_decoding_is_greedy_decoding(dtype: str, device: Device, lines: li
     assert found.holds, found
 
 
-@pytest.mark.skipif(SIMULATED, reason="takes long")
-def test_streams_in_turns_say_what_each_says_alone(device: Device, lines: list[str]) -> None:
-    with device.entered():
-        translator = load_translator(settings_of("block_fast with head", device=device.name))
-        lines = few(lines)[:3]
-        alone = [translator.translate([line])[0].text for line in lines]
-        streams, last = {line: translator.stream(line) for line in lines}, dict[str, str]()
-        while streams:
-            for line, stream in list(streams.items()):
-                if (text := next(stream, None)) is None:
-                    del streams[line]
-                else:
-                    last[line] = text
-    assert [last[line] for line in lines] == alone
-
-
 def test_every_drafter_is_decoded_with() -> None:
     from specdec_plugins.decoding.drafters import DRAFTERS as REGISTRY
 

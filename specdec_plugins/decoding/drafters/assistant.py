@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from specdec_plugins.decoding.drafters.base import (
     Needs,
     SupportsEncoderOutput,
     TokenByToken,
+    check_confidence,
 )
 from specdec_plugins.decoding.extend import append
 from specdec_plugins.decoding.networks.cpu.ops import at
@@ -33,18 +33,6 @@ from specdec_plugins.decoding.verifier import TransformerVerifier
 from specdec_plugins.errors import UserError, require
 
 _OWN, _VERIFIERS = "own", "verifier"
-
-
-@runtime_checkable
-class ReadsEncoderOutput(Protocol):
-    """A model whose decoder can read the encoder output of another model."""
-
-    @property
-    def encoder_dim(self) -> int:
-        """Width D of the states that its decoder reads."""
-
-    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
-        """`admit` without encoding: states [B, S, D] and padding [B, S] bool of the new rows."""
 
 
 @DRAFTERS.register("assistant")
@@ -74,9 +62,7 @@ class AssistantDrafter(ContextDrafter):
                 self.encoder in (_OWN, _VERIFIERS),
                 f"encoder must be {_OWN!r} or {_VERIFIERS!r}, not {self.encoder!r}.",
             )
-            require(
-                0 <= self.confidence <= 1, f"confidence must be within 0..1, not {self.confidence}."
-            )
+            check_confidence(self.confidence)
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         super().__init__(config, context)
@@ -156,12 +142,11 @@ class _Ahead:
 
 
 def checked_assistant(context: DraftContext) -> Verifier:
-    """The assistant model. Raises UserError where there is none or it cannot serve."""
+    """The assistant model. Raises UserError where it cannot serve."""
     assistant, verifier = context.assistant, context.verifier
     if isinstance(context.network, Transformer):
         assistant = TransformerVerifier(context.network, verifier.special)
-    if assistant is None:
-        raise UserError("The drafter 'assistant' needs a smaller model; name its checkpoint.")
+    assert assistant is not None
     require(
         assistant.vocab_size == verifier.vocab_size and assistant.special == verifier.special,
         f"The assistant's target dictionary ({assistant.vocab_size} symbols) is not the verifier's "
@@ -177,10 +162,10 @@ def checked_assistant(context: DraftContext) -> Verifier:
 
 def _shared_encoder(
     config: AssistantDrafter.Config, verifier: Target, assistant: Verifier
-) -> tuple[SupportsEncoderOutput, ReadsEncoderOutput] | None:
+) -> tuple[SupportsEncoderOutput, SupportsEncoderOutput] | None:
     """The model that encodes and the one that reads it; None = the assistant encodes itself.
 
-    Raises UserError if the verifier cannot give an encoding, or the assistant cannot read it.
+    Raises UserError if the assistant's decoder cannot read the encoding.
     """
     if config.encoder == _OWN:
         return None
@@ -189,11 +174,7 @@ def _shared_encoder(
             "This verifier gives no encoding of the source for the assistant to read; use encoder "
             f"{_OWN!r}."
         )
-    if not isinstance(assistant, ReadsEncoderOutput):
-        raise UserError(
-            "This assistant cannot read another model's encoding of the source; use encoder "
-            f"{_OWN!r}."
-        )
+    assert isinstance(assistant, SupportsEncoderOutput)
     require(
         assistant.encoder_dim == verifier.encoder_dim,
         f"The assistant reads encodings of width {assistant.encoder_dim}, but the verifier's have "

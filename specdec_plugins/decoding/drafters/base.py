@@ -13,15 +13,18 @@ from specdec_plugins.decoding.contract import (
     Draft,
     Drafter,
     DraftRequest,
+    SourceBatch,
     Stateful,
     Target,
     Verifier,
 )
-from specdec_plugins.decoding.extend import narrowed, until_eos
+from specdec_plugins.decoding.extend import until_eos
+from specdec_plugins.decoding.networks.cpu.ops import log_total
 from specdec_plugins.decoding.networks.trained import TrainedNetwork
 from specdec_plugins.decoding.networks.transformer import Encoder
 from specdec_plugins.decoding.registry import Registry
-from specdec_plugins.decoding.sampling import best_log_probability, draft_token
+from specdec_plugins.decoding.sampling import draft_token
+from specdec_plugins.errors import require
 
 DRAFTERS: Registry[Drafter] = Registry(
     "drafter", {"hint": "nothing drafts from hints any more; choose block"}
@@ -49,7 +52,7 @@ class DraftContext:
 
 @runtime_checkable
 class SupportsEncoderOutput(Protocol):
-    """A verifier whose encoder output a drafter may read instead of encoding again."""
+    """A verifier whose encoder output others may read instead of encoding, or which reads it."""
 
     @property
     def encoder_dim(self) -> int:
@@ -60,6 +63,9 @@ class SupportsEncoderOutput(Protocol):
 
     def encodes_like(self, encoder: Encoder) -> bool:
         """True if that encoder's output would be the same."""
+
+    def admit_encoded(self, source: SourceBatch, states: Tensor, padding_mask: Tensor) -> None:
+        """`admit` without encoding: states [B, S, D] and padding [B, S] bool of the new rows."""
 
 
 class ContextDrafter(Stateful):
@@ -103,8 +109,17 @@ def until_end(draft: Draft, eos: int, may_wait: bool) -> Draft:
     may_wait: the host may wait for the device to learn how many columns are left; else all stay.
     """
     lengths, _ = until_eos(draft.tokens, draft.lengths, eos)
-    draft = replace(draft, lengths=lengths)
-    return narrowed(draft, max(1, int(lengths.max()))) if may_wait else draft
+    if not may_wait:
+        return replace(draft, lengths=lengths)
+    width = max(1, int(lengths.max()))
+    both = (draft.probs, draft.confidences)
+    probs, confidences = (None if part is None else part[:, :width] for part in both)
+    return Draft(draft.tokens[:, :width], lengths, probs, confidences)
+
+
+def check_confidence(confidence: float) -> None:
+    """Raises UserError unless an option of that name is a probability."""
+    require(0 <= confidence <= 1, f"confidence must be within 0..1, not {confidence}.")
 
 
 class TokenReader(Protocol):
@@ -142,7 +157,8 @@ class TokenByToken:
             logits = reader.logits()
             going = going & (i < budget)
             if self.confidence > 0:
-                going = going & (best_log_probability(logits) >= math.log(self.confidence))
+                log_probs = logits.amax(-1) - log_total(logits)  # [B], of the best, without warping
+                going = going & (log_probs >= math.log(self.confidence))
                 if may_wait and not bool(going.any()):
                     break
             place = prefix.lengths + i

@@ -23,6 +23,7 @@ from specdec_plugins.decoding.drafters.base import (
     DraftContext,
     Needs,
     SupportsEncoderOutput,
+    check_confidence,
     until_end,
 )
 from specdec_plugins.decoding.networks.block import BlockDrafter, opened
@@ -65,10 +66,7 @@ class BlockNatDrafter(ContextDrafter):
         confidence: float | None = None  # None = as above
 
         def __post_init__(self) -> None:
-            require(
-                0 <= (self.confidence or 0) <= 1,
-                f"confidence must be within 0..1, not {self.confidence}.",
-            )
+            check_confidence(self.confidence or 0.0)
             require(
                 self.candidates is None or self.candidates >= 1,
                 f"candidates must be at least 1, not {self.candidates}: drafts come from them.",
@@ -184,11 +182,6 @@ class BlockNatDrafter(ContextDrafter):
             lengths = torch.minimum(lengths, ops.leading_true(is_sure))
         return until_end(replace(draft, lengths=lengths), self._eos, self._may_wait)
 
-    def _keep(self, prefix: Prefix) -> None:
-        """Leave all of this prefix in the cache, and nothing that was drafted after it."""
-        self._cache.crop(prefix.lengths - 1)
-        self._width, self._behind = prefix.width - 1, 0
-
     def _predict(self, prefix: Prefix, num_masks: Tensor, most: int, num_used: int) -> Tensor:
         """States [B, num_used, D] of the first of `num_masks` [B] masks after each prefix.
 
@@ -207,7 +200,9 @@ class BlockNatDrafter(ContextDrafter):
             return whole
         window = self._cache.window(width, self._width, last_seen=last_seen)
         states = decoder.extend(tokens, window, self._memory, used)
-        self._keep(prefix)
+        # All of this prefix stays in the cache, and nothing that was drafted after it.
+        self._cache.crop(first)
+        self._width, self._behind = prefix.width - 1, 0
         return states
 
     def _most_unread(self, prefix: Prefix) -> int:
@@ -229,7 +224,9 @@ class BlockNatDrafter(ContextDrafter):
         if isinstance(head, NativeHead) and listed:
             drafted, confidences = head.draft(states, listed, *given)
             return Draft(drafted, asked.budget, confidences=confidences)
-        logits = self._logits(states)
+        logits = decoder.logits(states)
+        if self._allowed is not None:
+            logits = logits.masked_fill(~self._allowed[:, None], -math.inf)
         probs: list[Tensor] = []  # [B, 1, V] each
 
         def draw(place: int, own: Tensor, scores: Tensor) -> Tensor:
@@ -244,13 +241,6 @@ class BlockNatDrafter(ContextDrafter):
         drafted, confidences = head.draft(states, logits, *given, choose, sure)
         law = torch.cat(probs, 1) if probs else None
         return Draft(drafted, asked.budget, law, confidences=confidences)
-
-    def _logits(self, states: Tensor) -> Tensor:
-        """[B, K, V] of states [B, K, D], -inf for types that may not be drafted."""
-        logits = self.network.decoder.logits(states)
-        if self._allowed is None:
-            return logits
-        return logits.masked_fill(~self._allowed[:, None], -math.inf)
 
     def commit(self, prefix: Prefix, last: Round) -> None:
         """The next pass reads the kept tokens; rejected ones have left no state here."""
@@ -302,12 +292,8 @@ class BlockNatDrafter(ContextDrafter):
 
 
 def _checked_network(context: DraftContext) -> BlockDrafter:
-    """The network. Raises UserError where there is none, or it has another vocabulary."""
+    """The network. Raises UserError where it has another vocabulary."""
     network = context.network
-    require(
-        isinstance(network, BlockDrafter),
-        "The drafter 'block' needs a checkpoint that was trained for it (--arch block).",
-    )
     assert isinstance(network, BlockDrafter)
     num_drafted, num_verified = network.config.decoder.vocab_size, context.verifier.vocab_size
     require(

@@ -14,9 +14,10 @@ from specdec_plugins.decoding.drafters.base import (
     ContextDrafter,
     DraftContext,
     TokenByToken,
+    check_confidence,
 )
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import require
 
 
 @runtime_checkable
@@ -55,9 +56,7 @@ class EarlyExitDrafter(ContextDrafter):
         confidence: float = 0.0  # stops below this probability, 0..1, of the best token; 0 = never
 
         def __post_init__(self) -> None:
-            require(
-                0 <= self.confidence <= 1, f"confidence must be within 0..1, not {self.confidence}."
-            )
+            check_confidence(self.confidence)
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         super().__init__(config, context)
@@ -95,11 +94,7 @@ class _FirstLayers:
 def _checked_verifier(context: DraftContext, exit_layer: int) -> SupportsEarlyExit:
     """The verifier. Raises UserError where it has no exit after that layer."""
     verifier = context.verifier
-    if not isinstance(verifier, SupportsEarlyExit):
-        raise UserError(
-            "The drafter 'early_exit' drafts with the verifier's own first layers, and this "
-            "verifier has none that can run alone; use another drafter."
-        )
+    assert isinstance(verifier, SupportsEarlyExit)
     last = verifier.num_layers - 1
     require(
         last >= 1,

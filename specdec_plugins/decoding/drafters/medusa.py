@@ -20,7 +20,7 @@ from specdec_plugins.decoding.drafters.base import (
 from specdec_plugins.decoding.networks.cpu import ops
 from specdec_plugins.decoding.networks.cpu.ops import at, best
 from specdec_plugins.decoding.networks.heads import MedusaHeads
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import require
 
 
 @runtime_checkable
@@ -55,18 +55,9 @@ class MedusaDrafter(ContextDrafter):
 
     def __init__(self, config: Config, context: DraftContext) -> None:
         super().__init__(config, context)
-        verifier = context.verifier
-        if not isinstance(verifier, SupportsHidden):
-            raise UserError(
-                "The drafter 'medusa' reads the verifier's last states, and this verifier gives "
-                "none; use another drafter."
-            )
-        heads = context.network
-        if not isinstance(heads, MedusaHeads):
-            raise UserError(
-                "The drafter 'medusa' needs a checkpoint that was trained for it (--arch "
-                "medusa_heads)."
-            )
+        verifier, heads = context.verifier, context.network
+        assert isinstance(verifier, SupportsHidden)
+        assert isinstance(heads, MedusaHeads)
         require(
             heads.dim == verifier.hidden_dim,
             f"The heads read states of width {heads.dim}, but the verifier's have width "

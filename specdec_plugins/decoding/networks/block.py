@@ -233,12 +233,6 @@ def opened(
     return tokens, last_seen, num_new + columns[:num_used]
 
 
-def head_width(state: State) -> int:
-    """Hidden width of the sequential head; 0 where there is none."""
-    out = state.get("decoder.head.out.weight")
-    return 0 if out is None else out.shape[1]
-
-
 def _seen(prefix_lengths: Tensor, columns: Tensor) -> Tensor:
     """[B, W, W] bool of columns [B, W], by query column, then key column: see the decoder."""
     in_block = columns >= prefix_lengths[:, None]  # [B, W]
@@ -272,7 +266,7 @@ class BlockDrafter(EncoderDecoder):
 
     @classmethod
     def switches(cls, state: State, settings: TrainingSettings) -> dict[str, Any]:
-        block_size = settings.get("block_size")
+        block_size, head = settings.get("block_size"), state.get("decoder.head.out.weight")
         if not block_size:
             raise UserError(
                 "the checkpoint does not say for which --block-size it was trained; train it with "
@@ -285,7 +279,7 @@ class BlockDrafter(EncoderDecoder):
             "copy_source": "decoder.copy_attn.weight" in state,
             "scale_decoder": bool(settings.get("scale_decoder_embedding", False)),
             "cached_prefix": bool(settings.get("cached_prefix", False)),
-            "sequential_head": head_width(state),
+            "sequential_head": 0 if head is None else head.shape[1],
             "head_attention": int(settings.get("head_attention", None) or 0),
             "shortlist_common": len(state.get("decoder.shortlist.common", ())),
             "shortlist_types": len(state.get("decoder.shortlist.types", ())),

@@ -98,7 +98,11 @@ class KVCache:
         """Room for new tokens [B, n] at any places of their rows; see `Branching.score_at`."""
         self.make_room(64 * seen.shape[-1])
         mask = ops.mask_of_bits(seen, self._room.dtype)[:, None]
-        distances = self._distances_at(positions, places, seen)
+        distances = None
+        if self._held is not None:
+            held = self._held[: len(self)]
+            held.scatter_(1, places, positions)
+            distances = held[:, None, : 64 * seen.shape[-1]] - positions[..., None]
         return self._opened(positions, places, mask, distances)
 
     def _opened(
@@ -107,14 +111,6 @@ class KVCache:
         rows = torch.arange(len(self), device=places.device)[:, None] * self.capacity
         at, storage = (rows + places).flatten(), self.storage.flatten(1, 2)
         return CacheWindow(positions, mask, storage, at, distances, len(self))
-
-    def _distances_at(self, positions: Tensor, places: Tensor, seen: Tensor) -> Tensor | None:
-        """`CacheWindow.distances` of new tokens, whose positions are noted; see `window_at`."""
-        if self._held is None:
-            return None
-        held = self._held[: len(self)]
-        held.scatter_(1, places, positions)
-        return held[:, None, : 64 * seen.shape[-1]] - positions[..., None]
 
     def make_room(self, num_positions: int) -> int:
         """Make room for a pass to write so many positions a row; returns that number rounded up."""
@@ -194,8 +190,6 @@ class SourceMemory:
 
     def append(self, other: SourceMemory) -> SourceMemory:
         """These rows followed by the other's."""
-        if len(self) == 0 or len(other) == 0:
-            return other if len(self) == 0 else self
         pairs = zip(self.keys_values, other.keys_values, strict=True)
         extras = zip(self.extras, other.extras, strict=True)
         return SourceMemory(
@@ -209,8 +203,6 @@ class SourceMemory:
         """Cut to the longest row, with its mask; on a device uncut, so that the host need not wait:
         see `narrowed`.
         """
-        if len(self) == 0:
-            return self
         if not self.lengths.is_cpu:
             return self.narrowed(self.padding_mask.shape[1], is_padded=True)
         longest = max(self.lengths.tolist())

@@ -13,9 +13,6 @@ from torch.nn import functional as F
 
 from specdec_plugins.errors import require
 
-POSITIONS = ("sinusoidal", "learned", "relative", "none")
-NORMS = ("layer", "rms")
-
 
 def _relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
@@ -69,17 +66,9 @@ class StackConfig:
             f"A model width of {width} cannot be split over {self.num_heads} attention heads.",
         )
         require(
-            self.norm in NORMS,
-            f"There is no norm {self.norm!r}; choose one of: {', '.join(NORMS)}.",
-        )
-        require(
             self.positions != "relative" or (self.num_buckets >= 4 and self.max_distance > 0),
             f"Relative positions cannot have {self.num_buckets} buckets up to a distance of "
             f"{self.max_distance}.",
-        )
-        require(
-            self.positions in POSITIONS,
-            f"There are no {self.positions!r} positions; choose one of: {', '.join(POSITIONS)}.",
         )
 
     @property
@@ -122,17 +111,6 @@ class TransformerConfig:
             f"There is no activation {self.activation!r}; "
             f"choose one of: {', '.join(sorted(ACTIVATIONS))}.",
         )
-        require(
-            not self.share_embeddings
-            or (self.encoder.vocab_size, self.encoder.dim)
-            == (self.decoder.vocab_size, self.input_dim),
-            "Source and target can share their embeddings only if these have the same size.",
-        )
-        require(
-            not self.tie_output or self.input_dim == self.output_dim,
-            "The output projection can share the target's embeddings only if both have the same "
-            "width.",
-        )
 
     @property
     def input_dim(self) -> int:
@@ -157,7 +135,8 @@ class TransformerConfig:
 class BlockConfig(TransformerConfig):
     """The block drafter; `scale_embedding` and `norm_embedding` apply to its encoder alone.
 
-    The encoder may be any verifier's; the decoder is post-norm.
+    The encoder may be any verifier's; the decoder is post-norm, with positions of its own, and as
+    wide as the encoder if it copies. A sequential head needs `tie_output`, a shortlist a head.
     """
 
     mask: int = 3  # token id of a position to predict, `<unk>` in the published checkpoints
@@ -173,36 +152,9 @@ class BlockConfig(TransformerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            not self.decoder.normalize_before and not self.decoder.final_norm,
-            "The block drafter's decoder has post-norm layers and no final norm.",
-        )
-        require(
             self.input_dim == self.decoder.dim == self.output_dim,
             "The block drafter has no projection of its embeddings; make them as wide as the "
             "decoder.",
-        )
-        require(
-            self.decoder.positions in ("sinusoidal", "learned"),
-            "The block drafter needs positions of its own: without them all masks look alike.",
-        )
-        require(
-            not self.copy_source or self.encoder.dim == self.decoder.dim,
-            "The block drafter copies source embeddings only if both stacks have the same width.",
-        )
-        require(
-            not self.sequential_head or self.tie_output,
-            "A sequential head scores tokens by their embeddings: the output projection must share "
-            "them.",
-        )
-        require(
-            not self.head_attention
-            or (self.sequential_head > 0 and self.decoder.dim % self.head_attention == 0),
-            f"head_attention {self.head_attention} needs a sequential head, and must divide the "
-            f"decoder's width, {self.decoder.dim}.",
-        )
-        require(
-            not self.shortlist_common or self.sequential_head > 0,
-            "A shortlist needs a drafter with a sequential head.",
         )
         require(self.block_size >= 1, f"block_size must be 1 or more, not {self.block_size}.")
 

@@ -226,13 +226,11 @@ SHIFTED = SpecialTokens(start=0, pad=1, eos=2, unk=3)
 @pytest.mark.parametrize(
     ("verifier", "assistant", "encoder", "words"),
     [
-        (twin(), None, "own", "needs a smaller model"),
         (twin(), twin(vocab_size=11), "own", r"dictionary \(11 symbols.*\(9 symbols"),
         (twin(), twin(special=SHIFTED), "own", "use an assistant with the same one"),
         (twin(), twin(max_target_positions=50), "own", "50 .* fewer than the verifier's 60"),
         (twin(encoder_dim=2), twin(), "verifier", "of width 1, but the verifier's have width 2"),
         (BARE, twin(), "verifier", "This verifier gives no encoding"),
-        (twin(), BARE, "verifier", "cannot read another model's encoding"),
     ],
 )
 def test_what_cannot_assist_is_refused(

@@ -17,7 +17,6 @@ from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.decoding.requests import Request, RowParams
 from specdec_plugins.decoding.sampling import HashRandom
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.errors import UserError
 from tests.decoding.networks.toys import (
     EOS,
     PAD,
@@ -31,6 +30,7 @@ from tests.decoding.networks.toys import (
 )
 from tests.decoding.test_verifier import Row, batch, prefix_of
 from tests.decoding.toys import SPECIAL, forbid_waiting, history, method_of, row_params
+from tests.refusals import refused
 
 ROWS = [
     Row([5, 9, 7, 8, EOS], [EOS, 4, UNK, 9, 11, 6]),
@@ -97,15 +97,6 @@ def test_the_number_of_masks_is_the_requests_own() -> None:
     assert draft.tokens[2, :3].tolist() == alone(network, ROWS[2], 3)
 
 
-def test_a_stale_width_changes_nothing() -> None:
-    """After the longest row has left, the prefix is still as wide as it was."""
-    network = block_drafter()
-    drafter = drafter_of(network, ROWS[1:])
-    prefix: Prefix = replace(prefix_of(ROWS[1:]), width=20)
-    draft = drafter.propose(DraftRequest(prefix, torch.tensor([4, 4]), 4, params(4, 4), RANDOM))
-    assert draft.tokens.tolist() == [alone(network, row, 4) for row in ROWS[1:]]
-
-
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_device_is_asked_once_while_the_rows_stay(
     fast: bool, monkeypatch: pytest.MonkeyPatch
@@ -132,14 +123,9 @@ def test_behind_a_head_blocks_may_be_twice_as_long_as_in_training() -> None:
     assert drafted.lengths[1] <= 2
 
 
-def test_needs_a_network_of_its_own_kind_and_vocabulary() -> None:
-    verifier = TransformerVerifier(transformer(), SPECIAL)
-    for network in (None, transformer()):
-        with pytest.raises(UserError, match="needs a checkpoint that was trained for it"):
-            DRAFTERS.build("block", DraftContext(verifier, network))
-    larger = TransformerVerifier(transformer(vocab_size=29), SPECIAL)
-    with pytest.raises(UserError, match="of 23 symbols and the verifier on one of 29"):
-        DRAFTERS.build("block", DraftContext(larger, block_drafter()))
+def test_needs_a_network_of_its_own_vocabulary() -> None:
+    larger = DraftContext(TransformerVerifier(transformer(vocab_size=29), SPECIAL), block_drafter())
+    refused("of 23 symbols and the verifier on one of 29", DRAFTERS.build, "block", larger)
 
 
 VERIFIER = transformer(positions="sinusoidal")
@@ -256,10 +242,8 @@ def test_an_encoder_of_another_kind_is_not_shared() -> None:
         drafter = DRAFTERS.build("block", DraftContext(verifier, network))
         assert isinstance(drafter, BlockNatDrafter)
         assert not drafter.encoded_by
-        with pytest.raises(UserError, match="encoder differs from this verifier's"):
-            DRAFTERS.build(
-                "block", DraftContext(verifier, network), options={"share_encoder": True}
-            )
+        told, asked = "encoder differs from this verifier's", {"share_encoder": True}
+        refused(told, DRAFTERS.build, "block", DraftContext(verifier, network), options=asked)
 
 
 def _changed(**changes: Any) -> Transformer:
@@ -311,8 +295,8 @@ def test_a_draft_stops_where_its_head_is_unsure() -> None:
             assert not is_cut or probs[row][length] < threshold
             kinds.add((is_cut, length > 0))
     assert kinds == {(True, True), (True, False), (False, True)}
-    with pytest.raises(UserError, match="confidence applies to a drafter with a sequential head"):
-        drafter_of(block_drafter(), ROWS, confidence=0.2)
+    told = "confidence applies to a drafter with a sequential head"
+    refused(told, drafter_of, block_drafter(), ROWS, confidence=0.2)
 
 
 @pytest.mark.parametrize(("apart", "same"), [(3e-4, True), (0.01, False)])

@@ -8,10 +8,9 @@ from specdec_plugins.decoding.drafters import DRAFTERS, DraftContext
 from specdec_plugins.decoding.engine import Method
 from specdec_plugins.decoding.networks import MedusaConfig, MedusaHeads, Transformer
 from specdec_plugins.decoding.verifier import TransformerVerifier
-from specdec_plugins.errors import UserError
 from tests.decoding.drafters.test_early_exit import NETWORKS, jobs
 from tests.decoding.networks.toys import EOS, full_logits, randomise
-from tests.decoding.toys import SPECIAL, Rows, events_of, method_of
+from tests.decoding.toys import SPECIAL, events_of, method_of
 from tests.refusals import refused
 
 NETWORK = NETWORKS["pre-norm"]
@@ -58,11 +57,9 @@ def test_drafts_are_the_heads_guesses_of_the_state_that_gave_the_last_token() ->
 
 def test_what_cannot_be_read_is_refused() -> None:
     verifier = TransformerVerifier(NETWORK, SPECIAL)
-    with pytest.raises(UserError, match="gives none"):
-        DRAFTERS.build("medusa", DraftContext(Rows(), heads()))  # type: ignore[arg-type]
-    refused("--arch medusa_heads", DRAFTERS.build, "medusa", DraftContext(verifier))
-    with pytest.raises(UserError, match="states of width 8, but the verifier's have width 16"):
-        DRAFTERS.build("medusa", DraftContext(verifier, heads(dim=8)))
+    context = DraftContext(verifier, heads(dim=8))
+    told = "states of width 8, but the verifier's have width 16"
+    refused(told, DRAFTERS.build, "medusa", context)
     assert not verifier.with_hidden
     assert DRAFTERS.build("medusa", DraftContext(verifier, heads(6))).max_block_size == 6
 

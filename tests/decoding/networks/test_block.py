@@ -56,16 +56,6 @@ def test_equals_the_trained_module(case: dict[str, Any], tmp_path: Path) -> None
         assert found.num_masked == scored.sum()
 
 
-def test_wanted_columns_are_those_of_the_whole_pass() -> None:
-    network = block_drafter()
-    source, target = _inputs()
-    memory = remember(network, source)
-    columns = torch.tensor([[3, 4], [0, 1], [1, 3]])
-    whole, wanted = network.decoder(target, memory), network.decoder(target, memory, columns)
-    for b, row in enumerate(columns.tolist()):
-        torch.testing.assert_close(wanted[b], whole[b, row], rtol=0, atol=1e-12)
-
-
 def test_a_committed_unk_is_mixed_like_a_mask() -> None:
     """The word embedding of `<unk>` is never read, wherever it stands."""
     network = block_drafter()

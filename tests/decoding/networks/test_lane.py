@@ -219,10 +219,7 @@ def said(
         case.drafter, options.pop("rule", "exact"), options.pop("schedule", "constant")
     )
     method = replace(method, rule=options.pop("own_rule", method.rule))
-    session = Session(case.verifier.fresh(), method, EngineConfig(**options))
-    if case.drafter is not None:
-        own = case.drafter.fresh(session.verifier)
-        session = Session(session.verifier, replace(method, drafter=own), EngineConfig(**options))
+    session = engine.SpeculativeDecoder(case.verifier, method, EngineConfig(**options)).open()
     assert isinstance(session._lanes[0], NativeLane)
     session._lanes = session._lanes[not native :]
     session.add(jobs)

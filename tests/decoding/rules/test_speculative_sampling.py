@@ -7,12 +7,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import torch
 
-from specdec_plugins.decoding.contract import Case, Drafter, Guarantee, Scores
+from specdec_plugins.decoding.contract import Drafter, Guarantee
 from specdec_plugins.decoding.requests import DecodeParams, Request
 from specdec_plugins.decoding.rules import RULES
-from specdec_plugins.decoding.sampling import HashRandom
 from tests.decoding.drafters.factories import FACTORIES
 from tests.decoding.test_sampling import slow_warp
 from tests.decoding.toys import (
@@ -21,13 +19,11 @@ from tests.decoding.toys import (
     ScriptedDrafter,
     TableVerifier,
     decode_with,
-    draft_of,
     method_of,
     oracle,
     perturbed,
     random_table,
     requests,
-    row_params,
 )
 
 LAW_RULES = [n for n in RULES.names() if RULES.get(n)().guarantee(1) is Guarantee.DISTRIBUTION]
@@ -161,29 +157,3 @@ def test_almost_no_temperature_is_greedy() -> None:
     jobs = requests(7, block_size=4, max_len=25, seed=lambda i: i, temperature=1e-4)
     for name in ("assistant:sampling", "lookup"):
         assert samples(jobs, 3, name) == [oracle(TABLE, job) for job in jobs]
-
-
-def accepted_share(p: list[float], token: int, q: list[float] | None) -> float:
-    """How often one drafted token is kept, over many seeds."""
-    num_rows = 4000
-    params = row_params(num_rows, seed=list(range(num_rows)))
-    draft = draft_of([[token]] * num_rows)
-    if q is not None:
-        probs = torch.tensor(q).expand(num_rows, 1, len(q))
-        draft = type(draft)(draft.tokens, draft.lengths, probs)
-    logits = torch.tensor(p, dtype=torch.float64).log().expand(num_rows, 2, len(p))
-    first = torch.ones(num_rows, dtype=torch.int64)
-    rule = RULES.get("speculative_sampling")()
-    case = Case(draft, Scores(logits), params, HashRandom(params.seed), first)
-    verdict = rule.judge(case)
-    return float(verdict.num_accepted.double().mean())
-
-
-def test_a_token_is_kept_with_probability_p_over_q() -> None:
-    p = [0.3, 0.0, 0.5, 0.2]
-    assert accepted_share(p, 0, None) == pytest.approx(0.3, abs=0.03)
-    assert accepted_share(p, 1, None) == 0  # what p excludes is never kept
-    assert accepted_share(p, 1, [0.0, 1.0, 0.0, 0.0]) == 0
-    assert accepted_share(p, 2, [0.1, 0.1, 0.4, 0.4]) == 1  # q below p
-    assert accepted_share(p, 3, [0.1, 0.1, 0.4, 0.4]) == pytest.approx(0.5, abs=0.03)
-    assert accepted_share(p, 3, p) > 0.999
