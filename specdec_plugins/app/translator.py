@@ -247,7 +247,7 @@ class SpeculativeTranslator:
         """
         opened = [self._open(sentence) for sentence in sentences]
         plan = Plan(opened)
-        firsts = {request.id for text in opened for request in text.requests[:1]}
+        firsts = {part.request.id for text in opened for part in text.waiting[:1] if part.request}
         for _ in range(len(sentences) - len(firsts)):
             on_done()
         while requests := plan.requests:
