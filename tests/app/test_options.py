@@ -166,6 +166,7 @@ def test_a_removed_flag_is_answered_with_what_to_do(
         ("--output-path o --json-path ./o", "name the same place"),
         ("--drafter nobody", "There is no drafter named 'nobody'; choose one of: assistant"),
         ("--rule none", "There is no acceptance rule named 'none'; choose one of: exact"),
+        ("--strategy fairseq", "'fairseq' was removed: --strategy AR --beam 5 finds the same"),
     ],
 )
 def test_settings_that_cannot_be(flags: str, message: str) -> None:
@@ -175,7 +176,6 @@ def test_settings_that_cannot_be(flags: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("", "not a bundle, and --strategy specdec needs the verifier's checkpoint; give it with"),
         ("--AR-path v", "needs the drafter's checkpoint; give it with --path"),
         ("--strategy drafter", "needs the drafter's checkpoint"),
         ("--AR-path v --drafter medusa", "needs the drafter's checkpoint"),
@@ -187,13 +187,9 @@ def test_missing_checkpoints(given: str, message: str, tmp_path: Path) -> None:
     parse_options(["data", "--AR-path", "v", "--strategy", "AR"])
 
 
-def test_fairseqs_search_is_answered_by_a_sentence() -> None:
-    message = "The strategy 'fairseq' was removed: --strategy AR --beam 5 finds the same"
-    refused(message, parse_options, ["data", "--strategy", "fairseq"])
-
-
 def test_a_bundle_that_is_none_is_named(tmp_path: Path) -> None:
-    message = f"{tmp_path} holds no bundle.json and no config.json of transformers, so it is not a"
+    message = f"{tmp_path} holds no bundle.json and no config.json of transformers, so it is not a "
+    message += "bundle, and --strategy specdec needs the verifier's checkpoint; give it with --AR-"
     refused(message, parse_options, [str(tmp_path)])
     (tmp_path / "bundle.json").touch()
     for name in ("typo", "bundle.json"):
