@@ -12,7 +12,6 @@ import pytest
 import specdec_plugins
 from specdec_plugins import cli
 from specdec_plugins.app import convert
-from specdec_plugins.app.main import INFERENCE
 from specdec_plugins.corpus import decontaminate
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.errors import BAD_INPUT
@@ -191,7 +190,7 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(
     assert message in said
 
 
-@pytest.mark.parametrize("command", [translate.COMMAND, INFERENCE, convert.BUNDLE])
+@pytest.mark.parametrize("command", [translate.COMMAND, convert.BUNDLE])
 def test_a_removed_flag_is_answered_with_what_to_do(
     command: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:

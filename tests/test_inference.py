@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from safetensors import SafetensorError
 
 from benchmarks.engines.fairseq import FairseqSearch
 from specdec_plugins.app.main import inference as main
-from specdec_plugins.app.settings import Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.contract import Draft, Prefix, Scores
 from specdec_plugins.decoding.verifier import TransformerVerifier
@@ -73,6 +71,13 @@ class Cli:
         """What such a run writes about each line."""
         self.infer("--json-path", str(self.json), *more)
         return [json.loads(line) for line in self.json.read_text(encoding="utf-8").splitlines()]
+
+    def translator(self, **settings: Any) -> SpeculativeTranslator:
+        """The same in Python."""
+        models = {"verifier": str(self.folder / "verifier.pt"), "source_lang": "en"}
+        models |= {"drafter_checkpoint": str(self.folder / "drafter.pt"), "target_lang": "de"}
+        how = {"dtype": "float64", "device": "cpu", "max_len_b": 12, **models, **settings}
+        return SpeculativeTranslator.from_pretrained(str(self.folder), **how)
 
     def refused(self, *more: str, argv: Sequence[str] = ()) -> str:
         """The one line that a refused command says."""
@@ -147,14 +152,7 @@ def test_translations_are_those_of_fairseqs_search(beam: str, cli: Cli) -> None:
     """With beam 1, of greedy decoding that is like it."""
     common = ["--strategy", "AR", "--batch", "6", "--beam", beam]
     found = cli.records(*common, "--greedy-like", "fairseq")
-    settings = Settings(
-        str(cli.folder),
-        verifier=str(cli.folder / "verifier.pt"),
-        source_lang="en",
-        target_lang="de",
-        strategy="AR",
-    )
-    settings = replace(settings, dtype="float64", device="cpu")
+    settings = cli.translator(strategy="AR").settings
     search = FairseqSearch(settings, int(beam), max_len=12, min_len=1)
     dictionary = Dictionary.load(cli.folder / "dict.en.txt")
     words = Dictionary.load(cli.folder / "dict.de.txt")
@@ -198,12 +196,7 @@ def test_n_best_lists(cli: Cli) -> None:
             assert score == pytest.approx(total / length)
             assert total <= sum(ranked.get("token_scores", []))  # the end has a share, too
             assert len(ranked.get("token_scores", [])) == length - 1
-    flags = {"drafter_checkpoint": str(cli.folder / "drafter.pt"), "max_len_b": 12}
-    paths = {"verifier": str(cli.folder / "verifier.pt"), "source_lang": "en", "target_lang": "de"}
-    ours = SpeculativeTranslator.from_pretrained(
-        str(cli.folder), device="cpu", dtype="float64", batch=6, **paths, **flags
-    )
-    done = ours.translate(lines, beam=4, n_best=3)
+    done = cli.translator(batch=6).translate(lines, beam=4, n_best=3)
     assert [[one.text for one in row.n_best] for row in done if row.text] == [
         [ranked["text"] for ranked in one["n_best"]] for one in found if one["text"]
     ]
@@ -285,17 +278,7 @@ def test_raw_text(cli: Cli) -> None:
 
 
 def test_the_python_interface_gives_the_same(cli: Cli) -> None:
-    translator = SpeculativeTranslator.from_pretrained(
-        str(cli.folder),
-        verifier=str(cli.folder / "verifier.pt"),
-        drafter_checkpoint=str(cli.folder / "drafter.pt"),
-        source_lang="en",
-        target_lang="de",
-        dtype="float64",
-        device="cpu",
-        max_len_b=12,
-        batch=4,
-    )
+    translator = cli.translator(batch=4)
     done = translator.translate(LINES)
     records = cli.records()
     assert [t.text for t in done] == [r["text"] for r in records]

@@ -31,9 +31,8 @@ def train(arguments: Sequence[str]) -> int:
         return fairseq_train.main()
 
 
-# Each program: how it is called, what comes before its output, its flag, the function that does
-# its work (which must not be reached), and the kind of its output.
-FILE, REPLACED, FOLDER = "file", "replaced", "folder"
+# Each program: how it is called, what comes before its output, and the function that does its work
+# (which must not be reached).
 INTO = ["--AR-path", "none.pt", "--output"]
 TRAIN = [PAIR, "--arch", "block", "--task", "translation_lev_modified", "--cpu"]
 TRAIN += ["--criterion", "glat_loss", "--save-dir"]
@@ -42,38 +41,32 @@ PROGRAMS = {
         translate.main,
         ["--input-path", os.devnull, "--output-path"],
         "specdec_plugins.app.main.load_translator",
-        FILE,
     ),
     "specdec bench": (
         bench.COMMAND.run,
         ["--pair", PAIR, "--test", "lines.tsv", "--output"],
         "benchmarks.run.run",
-        REPLACED,
     ),
     "specdec train average": (
         checkpoints.COMMAND.run,
         ["none.pt", "--output"],
         "specdec_plugins.corpus.checkpoints.average",
-        REPLACED,
     ),
     "specdec evaluate": (
         scoring.EVALUATE.run,
         ["out", "ref", "--src", "en", "--tgt", "de", "--json"],
         "specdec_plugins.corpus.scoring.read_lines",
-        REPLACED,
     ),
     "encoder_initial.py": (
         initial.COMMAND.run,
         ["--verifier", "none.pt", "--output"],
         "specdec_plugins.training.initialise.initialise_drafter",
-        REPLACED,
     ),
-    "train.py": (train, TRAIN, "specdec_plugins.training.fairseq_train._run", FOLDER),
+    "train.py": (train, TRAIN, "specdec_plugins.training.fairseq_train._run"),
     "specdec convert bundle": (
         convert.BUNDLE.run,
         [PAIR, *INTO],
         "specdec_plugins.app.convert._to_bundle",
-        FOLDER,
     ),
 }
 
@@ -86,7 +79,7 @@ def test_a_program_asks_before_its_work(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    main, arguments, work, kind = PROGRAMS[program]
+    main, arguments, work = PROGRAMS[program]
     monkeypatch.setattr(work, lambda *_, **__: pytest.fail("began to work"))
     (tmp_path / "file").touch()
     output = str(tmp_path / "file" / "out")
@@ -94,7 +87,7 @@ def test_a_program_asks_before_its_work(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"{program}: error: ")
     assert output in said
-    assert ("no folder" if kind == FILE else "cannot be written") in said
+    assert ("no folder" if main is translate.main else "cannot be written") in said
 
 
 @pytest.mark.parametrize(

@@ -74,18 +74,10 @@ class Codec:
         self._text = text
         self._remove_bpe = remove_bpe
         self._spells_part = lru_cache(_MOST_PARTS)(self._spells)
+        # The languages that the model reads and writes, if known
+        self.source_lang, self.target_lang = source.language, target.language
         sides = [(side.language,) if side.language else () for side in (source, target)]
         self.languages = Languages("this model", sides[0], sides[1])
-
-    @property
-    def source_lang(self) -> str | None:
-        """The language that the model reads, if known."""
-        return self._source.language
-
-    @property
-    def target_lang(self) -> str | None:
-        """The language that the model writes, if known."""
-        return self._target.language
 
     def between(self, source_lang: str | None, target_lang: str | None) -> Codec:
         """The codec for these languages; None = the default.
@@ -222,19 +214,12 @@ class PretrainedCodec(Codec):
         super().__init__(tokenizer.source, tokenizer.target)
         self.tokenizer, self.languages = tokenizer, tokenizer.languages
         self._chosen = self.languages.choose(source_lang, target_lang)
+        self.source_lang, self.target_lang = self._chosen
         self.reads_texts = tokenizer.kind is PLAIN
 
     @property
     def reads_raw(self) -> bool:
         return not self.reads_texts
-
-    @property
-    def source_lang(self) -> str | None:
-        return self._chosen[0]
-
-    @property
-    def target_lang(self) -> str | None:
-        return self._chosen[1]
 
     @property
     def num_framing(self) -> int:  # type: ignore[override]
@@ -252,8 +237,8 @@ class PretrainedCodec(Codec):
     def between(self, source_lang: str | None, target_lang: str | None) -> PretrainedCodec:
         if source_lang is None and target_lang is None:
             return self
-        source, target = self._chosen
-        return PretrainedCodec(self.tokenizer, source_lang or source, target_lang or target)
+        both = source_lang or self.source_lang, target_lang or self.target_lang
+        return PretrainedCodec(self.tokenizer, *both)
 
     def source_ids(self, line: str) -> list[int]:
         """Ids of a source line, framed as the model expects.

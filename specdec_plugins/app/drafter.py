@@ -362,8 +362,8 @@ class Plan:
         """Bundle the model and its best drafter, which decodes on request only if it pays not."""
         files = flags(path=self.training / loop.BEST, card=self.training / CARD)
         if pays(best(self.training)):
-            rows = most_rows(self.verifier, self.training / loop.BEST, self._held_out())
-            more = flags(few_rows=rows)
+            drafter, lines = self.training / loop.BEST, self._held_out()
+            more = flags(few_rows=most_rows(self.verifier, drafter, lines, self.args.device))
         else:
             more = flags(strategy="AR")
         _bundle(self.verifier, self.args.output, *files, *more)

@@ -28,7 +28,6 @@ from specdec_plugins.decoding.rules.exact import Exact
 from specdec_plugins.decoding.schedules.constant import Constant
 from specdec_plugins.errors import UserError, run_command
 
-NEAR_TIE = 1e-4  # nats, between logits of usual sizes in float32
 # How far rounding moves two logits apart, in steps (eps) of the largest one. Seen on the bundled
 # pair: 45 in float32, 1 in 16 bits, which accumulate sums in float32.
 _STEPS = {torch.float16: 8, torch.bfloat16: 8}
@@ -42,8 +41,8 @@ class Difference:
     number: int  # of its line, from 1
     position: int  # of the first token that differs, from 0
     gap: float  # nats between the verifier's two best logits there
+    tolerance: float  # nats that rounding explains there
     identical_in_float64: bool
-    tolerance: float = NEAR_TIE  # nats that rounding explains there
 
     @property
     def is_near_tie(self) -> bool:
@@ -85,8 +84,8 @@ def check_exactness(settings: Settings, sentences: Sequence[Sentence]) -> Exactn
         double = load_translator(replace(settings, dtype="float64", drafter_dtype=None))
         still = _differing(double, again)
         differences = [
-            Difference(number, position, gap, number not in still, tolerance)
-            for number, (position, gap, tolerance) in differing.items()
+            Difference(number, *found, identical_in_float64=number not in still)
+            for number, found in differing.items()
         ]
     return Exactness(len(sentences), differences)
 

@@ -55,10 +55,11 @@ def _alternately(
     return seconds[id(plain)] / max(1e-9, seconds[id(fast)]), same / len(lines)
 
 
-def most_rows(bundle: Path, drafter: Path, lines: Sequence[str]) -> int:
+def most_rows(bundle: Path, drafter: Path, lines: Sequence[str], device: str | None) -> int:
     """The largest power of two of rows, 1 at least, in which drafting is faster than not."""
     for rows in (2, 4, 8, 16, 32):
-        common: dict[str, Any] = {"data": str(bundle), "scores": False, "batch": rows}
+        common: dict[str, Any] = {"data": str(bundle), "scores": False, "device": device}
+        common["batch"] = rows
         plain = SpeculativeTranslator.from_pretrained(**common, strategy="AR")
         own: dict[str, Any] = {"drafter": "block", "drafter_checkpoint": str(drafter)}
         fast = SpeculativeTranslator.from_pretrained(**common, **own)

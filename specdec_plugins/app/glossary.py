@@ -11,10 +11,10 @@ from typing import NamedTuple, Self
 from specdec_plugins.app.codec import Codec, composed
 from specdec_plugins.app.files import open_input, read_lines
 from specdec_plugins.errors import UserError, located, require
+from specdec_plugins.text.markup import DENSE
 
 # Words, signs, and single characters of scripts without spaces.
-_NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
-_PIECES = re.compile(rf"[{_NO_SPACES}]|(?:(?![{_NO_SPACES}])\w)+|[^\w\s]")
+_PIECES = re.compile(rf"[{DENSE}]|[^\W{DENSE}]+|[^\w\s]")
 
 
 class _Term(NamedTuple):

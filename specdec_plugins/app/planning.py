@@ -426,10 +426,6 @@ class Text(Generic[R]):
         return [part for part in self.parts if part.request is not None and part.result is None]
 
     @property
-    def requests(self) -> list[Request]:
-        return [part.request for part in self.waiting if part.request is not None]
-
-    @property
     def results(self) -> list[R]:
         return [part.result for part in self.parts if part.result is not None]
 
@@ -479,7 +475,7 @@ class Plan(Generic[R]):
 
     @property
     def requests(self) -> list[Request]:
-        return [request for text in self.texts for request in text.requests]
+        return [part.request for part in self.waiting if part.request is not None]
 
     def take(self, results: Iterable[R]) -> None:
         """Results of the waiting parts, in order; raises as `settle`."""

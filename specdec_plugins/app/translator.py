@@ -136,10 +136,8 @@ class SpeculativeTranslator:
         UserError before anything is decoded if a line is no text or a language must be chosen and,
         with `on_unreadable` "fail", if a line cannot be read.
         """
-        sentences = [
-            replace(sentence, source_lang=source_lang, target_lang=target_lang)
-            for sentence in number_sentences([lines] if isinstance(lines, str) else lines)
-        ]
+        given = [lines] if isinstance(lines, str) else lines
+        sentences = number_sentences(given, source_lang, target_lang)
         with renaming(_PARAMETERS):
             is_asked = not (beam is None and n_best is None and glossary is None)
             translator = self._searching(beam, n_best, glossary) if is_asked else self
@@ -204,11 +202,9 @@ class SpeculativeTranslator:
         A later text may change the end of an earlier one, where a word continues or punctuation
         joins it. Raises UserError for strategies that have no rounds to stream.
         """
-        [sentence] = number_sentences([line])
+        [sentence] = number_sentences([line], source_lang, target_lang)
         with renaming(_PARAMETERS):
-            yield from self._stream(
-                replace(sentence, source_lang=source_lang, target_lang=target_lang)
-            )
+            yield from self._stream(sentence)
 
     def _stream(self, sentence: Sentence) -> Iterator[str]:
         decoder = self._engine("stream")
@@ -247,7 +243,7 @@ class SpeculativeTranslator:
         """
         opened = [self._open(sentence) for sentence in sentences]
         plan = Plan(opened)
-        firsts = {request.id for text in opened for request in text.requests[:1]}
+        firsts = {part.request.id for text in opened for part in text.waiting[:1] if part.request}
         for _ in range(len(sentences) - len(firsts)):
             on_done()
         while requests := plan.requests:
@@ -423,7 +419,9 @@ def load_translator(settings: Settings, with_scores: bool = False) -> Speculativ
     return SpeculativeTranslator(settings, codec, decoder, limits, glossary, with_scores)
 
 
-def number_sentences(lines: Iterable[str]) -> list[Sentence]:
+def number_sentences(
+    lines: Iterable[str], source_lang: str | None = None, target_lang: str | None = None
+) -> list[Sentence]:
     """Sentences numbered from 1. Raises UserError for what is no string."""
     is_list = isinstance(lines, Iterable) and not isinstance(lines, bytes)
     require(is_list, f"the lines must be strings, not {lines!r}.")
@@ -431,5 +429,5 @@ def number_sentences(lines: Iterable[str]) -> list[Sentence]:
     for number, line in enumerate(lines, 1):
         where = f"sentence {number}"
         require(isinstance(line, str), f"{where}: must be a string, not {line!r}.")
-        sentences.append(Sentence(number, line, where=where))
+        sentences.append(Sentence(number, line, None, where, None, source_lang, target_lang))
     return sentences

@@ -46,13 +46,6 @@ class RankedText:
     log_prob: float  # of all tokens, ends included
     token_scores: list[float]  # the part of each of `tokens` in it
 
-    def line(self, number: int) -> str:
-        """As in the n-best lists of Moses and Marian, for line `number`, which they count from 0.
-
-        The feature F0 is the log-probability.
-        """
-        return f"{number - 1} ||| {self.text} ||| F0= {self.log_prob:.6f} ||| {self.score:.6f}"
-
 
 @dataclass(frozen=True)
 class Score:
@@ -119,9 +112,15 @@ class Translation(Ended):
 
     @property
     def list_lines(self) -> list[str]:
-        """The lines of an n-best list: one at least."""
+        """The lines of an n-best list, one at least, as of Moses and Marian, which count from 0.
+
+        The feature F0 is the log-probability.
+        """
         found = self.n_best or [RankedText(self.text, [], 0.0, 0.0, [])]
-        return [one.line(self.number) for one in found]
+        return [
+            f"{self.number - 1} ||| {one.text} ||| F0= {one.log_prob:.6f} ||| {one.score:.6f}"
+            for one in found
+        ]
 
     def to_dict(self) -> dict[str, object]:
         """The fields of a JSON line."""

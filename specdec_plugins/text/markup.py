@@ -19,8 +19,8 @@ _RUN = re.compile(r"\*|([*_~=])\1+")
 _QUOTE = re.compile('["„“”«»]')
 _TYPED = str.maketrans("“”„«»’–—", '"""""\'--')
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces between words.
-_DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_DENSE}]|[^\W{_DENSE}]+(?:['’][^\W{_DENSE}]+)*|[^\w\s]")
+DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{DENSE}]|[^\W{DENSE}]+(?:['’][^\W{DENSE}]+)*|[^\w\s]")
 
 
 @dataclass(frozen=True)

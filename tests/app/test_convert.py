@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.app.main import inference as decode
-from tests.bundles import BUNDLED, ROOT
+from tests.bundles import BUNDLED, CAPTIONS
 from tests.programs import convert_main as main
 from tests.refusals import told
 
-PAIR = ROOT / "benchmarks" / "models" / "captions.en-de"
-VERIFIER = str(PAIR / "verifier.pt")
+VERIFIER = str(CAPTIONS / "verifier.pt")
 
 
 def convert(output: Path, *flags: str) -> int:
-    models = ["bundle", str(PAIR), "-s", "en", "-t", "de", "--AR-path", VERIFIER]
-    return main([*models, "--bpe-codes", str(PAIR / "bpe.codes"), "--output", str(output), *flags])
+    models = ["bundle", str(CAPTIONS), "-s", "en", "-t", "de", "--AR-path", VERIFIER]
+    codes = ["--bpe-codes", str(CAPTIONS / "bpe.codes")]
+    return main([*models, *codes, "--output", str(output), *flags])
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,10 @@ def convert(output: Path, *flags: str) -> int:
         (["--bpe-codes", __file__], "bpe.codes, by which the text was split; omit"),
         (["--path", VERIFIER], "where a block drafter is needed"),
         (["--schedule", "heuristic", "--schedule-options", '{"bad": 1}'], "no option 'bad'"),
-        (["--path", str(PAIR / "drafter.pt"), "--block-size", "11"], "trained for blocks of 10"),
+        (
+            ["--path", str(CAPTIONS / "drafter.pt"), "--block-size", "11"],
+            "trained for blocks of 10",
+        ),
     ],
 )
 def test_what_would_not_decode_is_no_bundle(

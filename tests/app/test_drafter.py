@@ -301,7 +301,7 @@ def test_languages_must_be_chosen(text: Path, small: Callable[[str], Path]) -> N
 def test_a_drafter_that_does_not_pay_is_told_and_bundled_but_not_used(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafter, "most_rows", lambda *_: 4)
+    monkeypatch.setattr(drafter, "most_rows", lambda *given: {"cpu": 4}[given[-1]])
     model, out = captions(tmp_path / "verifier"), tmp_path / "bundle"
     made = plan(model, "--text", text, "--output", out, "--device", "cpu")
     made._convert()
@@ -343,3 +343,18 @@ def test_accepted_tokens_are_those_of_all_held_out_lines_and_a_few_of_them_are_t
     assert found["accepted"] == round((stats.emitted - stats.eos) / stats.rounds, 3)
     assert found["accepted"] != gain.measure(bundle, drafted, TEXT[:3], "cpu")["accepted"]
     assert found["same"] == 1
+
+
+def test_rows_that_pay_are_counted_on_the_device_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices: list[str | None] = []
+
+    def alternately(*both: object) -> tuple[float, float]:
+        devices.extend(it.settings.device for it in both if isinstance(it, SpeculativeTranslator))
+        return 1.0, 1.0
+
+    monkeypatch.setattr(gain, "_alternately", alternately)
+    bundle = captions(tmp_path / "captions")
+    assert gain.most_rows(bundle, CAPTIONS / "drafter.pt", TEXT[:20], "cpu") == 1
+    assert devices == ["cpu", "cpu"]

@@ -92,7 +92,7 @@ def test_a_wrong_decoder_is_found_with_its_gap(
 
 
 def test_a_near_tie_is_excused_only_if_float64_agrees() -> None:
-    near = exactness.Difference(number=3, position=2, gap=5e-6, identical_in_float64=True)
+    near = exactness.Difference(3, 2, gap=5e-6, tolerance=1e-4, identical_in_float64=True)
     assert exactness.Exactness(9, [near]).holds
     assert not exactness.Exactness(9, [replace(near, identical_in_float64=False)]).holds
     assert not exactness.Exactness(9, [replace(near, gap=2e-4)]).holds

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from specdec_plugins.app import convert
-from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.drafters import DRAFTERS
 from specdec_plugins.decoding.networks.trained import NETWORKS
@@ -67,18 +66,6 @@ def test_it_drafts_from_a_checkpoint_and_from_a_bundle(tmp_path: Path) -> None:
     bundle = str(tmp_path / "bundle")
     assert convert.BUNDLE.run([*command, "--dtype", "float32", "--output", bundle]) == 0
     assert translated(bundle, block_size=3) == (texts, num_drafted)
-
-
-def test_the_command_line_knows_it(tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    command = [DATA, "-s", "en", "-t", "de", "--cpu", "--AR-path", VERIFIER, "--quiet"]
-    command += ["--drafter", "successors", "--path", checkpoint(tmp_path), "--block-size", "3"]
-    command += ["--dtype", "float64", "--max-len-b", "12", "--min-len", "7"]
-    output = str(tmp_path / "out")
-    files = ["--input-path", str(tmp_path / "in"), "--output-path", output]
-    assert main([*command, *files]) == 0
-    plain, _ = translated(DATA, verifier=VERIFIER, strategy="AR")
-    assert Path(output).read_text(encoding="utf-8").splitlines() == plain
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,9 @@ from itertools import count
 import pytest
 import torch
 
-from specdec_plugins.decoding.alone import DrafterDecoder, Unverified
 from specdec_plugins.decoding.contract import Draft, DraftRequest
-from specdec_plugins.decoding.engine import EngineConfig, Method, SpeculativeDecoder
 from specdec_plugins.decoding.requests import DecodeParams, FinishReason, Request
-from specdec_plugins.decoding.rules.exact import Exact
-from specdec_plugins.decoding.schedules.constant import Constant
-from tests.app.toys import DICTIONARY, EOS, ScriptedDrafter, ScriptedVerifier, reverse_twice
+from tests.app.toys import EOS, ScriptedDrafter, drafter_alone, engine, reverse_twice
 from tests.refusals import refused
 
 
@@ -22,20 +18,8 @@ def request(name: str, *words: int, block: int = 4, max_len: int = 50) -> Reques
     return Request(name, [*words, EOS], DecodeParams(block_size=block, max_len=max_len))
 
 
-def alone(drafter: ScriptedDrafter, max_rows: int = 2) -> DrafterDecoder:
-    size = len(DICTIONARY)
-    target = Unverified(size, DICTIONARY.special, torch.device("cpu"), source_vocab_size=size)
-    return DrafterDecoder(drafter, target, EngineConfig(max_rows))
-
-
-def plain(config: EngineConfig) -> SpeculativeDecoder:
-    """One token at a time."""
-    method = Method(None, Exact(), Constant(Constant.Config()))
-    return SpeculativeDecoder(ScriptedVerifier(), method, config)
-
-
 def test_the_drafter_alone_takes_every_drafted_token() -> None:
-    strategy = alone(ScriptedDrafter())
+    strategy = drafter_alone(2)
     requests = [
         request("1", 4, 5, 6),
         request("2", 7, block=3),
@@ -62,26 +46,26 @@ def test_a_silent_drafter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return Draft(torch.zeros(len(nothing), asked.width).long(), nothing)
 
     monkeypatch.setattr(ScriptedDrafter, "propose", propose)
-    refused("proposed nothing", lambda: list(alone(ScriptedDrafter()).run([request("1", 4)])))
+    refused("proposed nothing", lambda: list(drafter_alone(2).run([request("1", 4)])))
 
 
 def test_a_drafter_alone_gives_no_scores() -> None:
     asked = request("1", 4)
     asked = replace(asked, params=replace(asked.params, with_scores=True))
-    assert [r.token_scores for r in alone(ScriptedDrafter()).run([asked])] == [[]]
+    assert [r.token_scores for r in drafter_alone(2).run([asked])] == [[]]
 
 
 def test_latency_runs_from_joining_to_the_end() -> None:
     ticks = count()
-    config = EngineConfig(max_rows=1, measure_time=False, clock=lambda: float(next(ticks)))
+    plain = engine("AR", 1, measure_time=False, clock=lambda: float(next(ticks)))
     requests = [request("1", 4), request("2", 5, 6)]
-    seconds = {r.id: r.seconds for r in plain(config).run(requests)}
+    seconds = {r.id: r.seconds for r in plain.run(requests)}
     # Two readings a step, and the wait in the queue does not count: n steps take 2n - 1 ticks.
     assert seconds == {"1": 5.0, "2": 9.0}
 
 
 def test_counts_survive_an_interruption() -> None:
-    strategy = plain(EngineConfig(max_rows=1))
+    strategy = engine("AR", 1)
     running = strategy.run([request("1", 4), request("2", 5)])
     next(running)
     running.close()

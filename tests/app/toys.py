@@ -121,6 +121,19 @@ def codec(remove_bpe: str | None = "@@ ") -> Codec:
     return Codec(DICTIONARY, DICTIONARY, None, remove_bpe)
 
 
+def drafter_alone(batch: int) -> DrafterDecoder:
+    size = len(DICTIONARY)
+    target = Unverified(size, DICTIONARY.special, torch.device("cpu"), source_vocab_size=size)
+    return DrafterDecoder(ScriptedDrafter(), target, EngineConfig(batch))
+
+
+def engine(strategy: str, batch: int, **config: Any) -> SpeculativeDecoder:
+    """With the drafter for specdec, one token at a time for AR."""
+    drafter = ScriptedDrafter() if strategy == "specdec" else None
+    method = Method(drafter, TopBeta(), Constant(Constant.Config()))
+    return SpeculativeDecoder(ScriptedVerifier(), method, EngineConfig(batch, **config))
+
+
 def translator(
     strategy: str = "specdec", batch: int = 3, source: int = 30, **changes: object
 ) -> SpeculativeTranslator:
@@ -133,13 +146,5 @@ def translator(
         batch=batch,
         **changes,  # type: ignore[arg-type]
     )
-    verifier = ScriptedVerifier()
-    if strategy == "drafter":
-        size = verifier.vocab_size
-        target = Unverified(size, verifier.special, verifier.device, source_vocab_size=size)
-        alone = DrafterDecoder(ScriptedDrafter(), target, EngineConfig(batch))
-        return SpeculativeTranslator(settings, codec(), alone, Limits(source, 90, 4))
-    drafter = ScriptedDrafter() if strategy == "specdec" else None
-    method = Method(drafter, TopBeta(), Constant(Constant.Config()))
-    engine = SpeculativeDecoder(verifier, method, EngineConfig(max_rows=batch))
-    return SpeculativeTranslator(settings, codec(), engine, Limits(source, 90, 4))
+    decoder = drafter_alone(batch) if strategy == "drafter" else engine(strategy, batch)
+    return SpeculativeTranslator(settings, codec(), decoder, Limits(source, 90, 4))

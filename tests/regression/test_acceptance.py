@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.engine import SpeculativeDecoder
+from tests.bundles import CAPTIONS
 
-PAIR = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "captions.en-de"
-
-CAPTIONS = [
+TEXT = [
     "A man in a blue jacket is standing next to a car.",
     "Two children are playing in the sand at the beach.",
     "A woman with long hair is reading a book on a bench.",
@@ -33,24 +31,13 @@ KEPT = [20, 16, 14, 9, 9, 8, 8, 7, 6, 6]
 
 def translator(**settings: Any) -> SpeculativeTranslator:
     return SpeculativeTranslator.from_pretrained(
-        str(PAIR),
-        source_lang="en",
-        target_lang="de",
-        verifier=str(PAIR / "verifier.pt"),
-        tokenizer="moses",
-        bpe="subword_nmt",
-        bpe_codes=str(PAIR / "bpe.codes"),
-        dtype="float64",
-        device="cpu",
-        batch=5,
-        **settings,
+        str(CAPTIONS), dtype="float64", device="cpu", batch=5, **settings
     )
 
 
 def test_acceptance_by_position_is_as_recorded() -> None:
-    drafting = translator(drafter_checkpoint=str(PAIR / "drafter.pt"))
-    plain = translator(strategy="AR").translate(CAPTIONS)
-    assert [t.tokens for t in drafting.translate(CAPTIONS)] == [t.tokens for t in plain]
+    drafting, plain = translator(), translator(strategy="AR").translate(TEXT)
+    assert [t.tokens for t in drafting.translate(TEXT)] == [t.tokens for t in plain]
     assert isinstance(drafting.decoder, SpeculativeDecoder)
     stats = drafting.decoder.stats
     assert (stats.drafted_at, stats.accepted_at) == (DRAFTED, KEPT)
