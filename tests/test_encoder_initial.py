@@ -125,7 +125,6 @@ def test_separate_embeddings_stay_separate(program: Program) -> None:
         ("--copy-positions", {}, "--copy-positions was removed: .*the verifier's encoder alone"),
         ("--decoder-layers 0", {}, "--decoder-layers must be 1 or more, not 0"),
         ("--arch block_fast", {}, "--arch was removed: .*specdec drafter trains the faster"),
-        ("--no-swish", {}, "--no-swish was removed: .*specdec drafter trains the faster"),
         ("--share-all-embeddings", {"share_all_embeddings": False}, "--share-all-embeddings"),
     ],
 )

@@ -236,7 +236,6 @@ class DistillOptions:
     """
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        "--engine": "the search is this project's own, in 8 bits with --dtype int8; omit it",
         **dict.fromkeys(("--num-shards", "--shard-id"), "--ray shares the chunks out to machines"),
         "--until": BY_TIMEOUT,
         "--merge": "the run that translates the last chunk writes the output",

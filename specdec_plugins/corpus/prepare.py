@@ -330,14 +330,11 @@ class PrepareOptions(PreparationOptions):
     those lines. The command resumes when it is run again.
     """
 
-    REMOVED: ClassVar[Mapping[str, str]] = {
-        "--more": "learn codes of the whole text, without --codes",
-        **dict.fromkeys(
-            ("--split-valid", "--split-test"),
-            "give lines of the training file: --train FILE:2001- --valid FILE:1-1000 "
-            "--test FILE:1001-2000; specdec prepare mix keeps what is held out from training",
-        ),
-    }
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--split-valid", "--split-test"),
+        "give lines of the training file: --train FILE:2001- --valid FILE:1-1000 "
+        "--test FILE:1001-2000; specdec prepare mix keeps what is held out from training",
+    )
 
     # fmt: off
     src: str = option(MISSING, "source language, such as en")

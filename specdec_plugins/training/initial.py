@@ -70,12 +70,6 @@ def architecture_flags(settings: argparse.Namespace) -> list[str]:
     return flags + [f"--{name}" for name in OF_FAIRSEQ if value(name)]
 
 
-_FAST = ("freeze-encoder", "sequential-head", "head-attention", "cached-prefix", "swish",
-         "encoder-normalize-before", "layernorm-embedding")  # fmt: skip
-_COPYING = ("init-decoder-from-verifier", "no-init-decoder-from-verifier", "decoder-layers-from",
-            "copy-positions", "no-copy-positions")  # fmt: skip
-
-
 @dataclass(kw_only=True)
 class InitialOptions:
     """The flags that are not the network's."""
@@ -108,16 +102,15 @@ COMMAND = cli.CommandLine(
     ],
     "Write the drafter's initial checkpoint: its encoder taken from a trained verifier.",
     removed={
-        "--from": "train.py --finetune-from-model FILE starts from an earlier drafter",
         "--verifier-data": "checkpoints of train.py record their dictionaries, and --data is "
         "compared with that",
         **dict.fromkeys(
-            ["--arch", *(f"--{no}{name}" for name in _FAST for no in ("", "no-"))],
+            ("--arch", "--sequential-head", "--freeze-encoder", "--cached-prefix"),
             "this command makes the published drafter, block; specdec drafter trains the faster "
             "one from a verifier",
         ),
         **dict.fromkeys(
-            [f"--{name}" for name in _COPYING],
+            ("--init-decoder-from-verifier", "--decoder-layers-from", "--copy-positions"),
             "the published drafter begins with the verifier's encoder alone; omit it",
         ),
     },

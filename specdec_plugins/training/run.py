@@ -130,12 +130,10 @@ class DrafterOptions(TrainingOptions):
 
     REMOVED: ClassVar[Mapping[str, str]] = {
         **TrainingOptions.REMOVED,
-        "--from": "train.py --finetune-from-model FILE starts from an earlier drafter",
         "--best-by": "the best checkpoint has the most expected_length in the log; omit it",
         **dict.fromkeys(
-            ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
-            "this command trains the drafter as published; specdec drafter trains the faster one "
-            "with a head, for hours",
+            ("--arch", "--sequential-head", "--blocks"),
+            "this command trains the drafter as published; specdec drafter trains the faster one",
         ),
     }
 

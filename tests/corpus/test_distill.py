@@ -72,8 +72,6 @@ def test_in_8_bits_a_sentence_is_translated_as_alone(verifier: Verifier, tmp_pat
         assert found[index] == model._dictionary.encode_line(line)
     # What another precision gave is not mixed in.
     refused("exists with other data or settings", distil, verifier, tmp_path / "kd")
-    with pytest.raises(SystemExit):
-        distil(verifier, tmp_path / "kd", "--engine", "ctranslate2")
 
 
 def test_translations_are_those_of_fairseqs_search(verifier: Verifier, distilled: Path) -> None:
