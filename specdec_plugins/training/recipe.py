@@ -73,17 +73,16 @@ class Preset:
 
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
+        # One more, since fairseq writes none at an update that also ends an epoch.
+        needed = (self.averaged + 1) * self.save_updates
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):
-            # One more, since fairseq writes none at an update that also ends an epoch.
-            needed = (self.averaged + 1) * self.save_updates
-            if name == "retrain_updates" and self.retrain_updates == 0:
-                continue
-            if getattr(self, name) < needed:
-                raise UserError(
-                    f"{name} is {getattr(self, name)}, too few to save {self.averaged} "
-                    f"checkpoints, one every {self.save_updates} updates; expected {needed} or "
-                    "more, or a smaller save_updates or averaged."
-                )
+            number = getattr(self, name)
+            require(
+                number >= needed or (name == "retrain_updates" and number == 0),
+                f"{name} is {number}, too few to save {self.averaged} checkpoints, one every "
+                f"{self.save_updates} updates; expected {needed} or more, or a smaller "
+                "save_updates or averaged.",
+            )
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -106,19 +105,14 @@ BELOW_ONE = (
     "dropout", "retrain_smoothing", "masked", "verifier_lr", "verifier_end_lr", "retrain_lr",
     "drafter_lr",
 )  # fmt: skip
-
-
 _NOT_BY_HOURS = tuple(f"drafter_{name}" for name in ("layers", "lr", "warmup", "updates", "tokens"))
 
 
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
     """A preset with some of its values changed, each as ``name=value``.
 
-    Raises UserError for a name that does not exist, for a value that is not a number, and for one
-    that nothing would read.
+    Raises UserError for a value that does not exist, is no number, or that nothing would read.
     """
-    if name not in PRESETS:
-        raise UserError(f"There is no preset {name!r}; choose one of: {', '.join(PRESETS)}.")
     preset = PRESETS[name]
     kinds = {field.name: type(getattr(preset, field.name)) for field in fields(Preset)}
     kinds = {name: kind for name, kind in kinds.items() if kind in (int, float)}
@@ -181,12 +175,12 @@ class Recipe:
             "give either --train and --valid, or --prepared.",
         )
         require(bool(args.valid or not args.train), "--train needs a dev set; give --valid.")
-        self.start = args.start
         require(
-            not self.start or is_bundle(self.start),
-            f"--from {self.start}: not a bundle; give a folder with bundle.json.",
+            not args.start or is_bundle(args.start),
+            f"--from {args.start}: not a bundle; give a folder with bundle.json.",
         )
         self.args, self.out = args, spelt(args.out)
+        self.start = spelt(args.start) if args.start else ""
         self.preset = make_preset(args.preset, args.set)
         self.train, self.valid, self.tests, self.also = (
             [_item(item) for word in words for item in _split(word)]
@@ -194,7 +188,6 @@ class Recipe:
         )
         self.text = spelt(args.prepared) if args.prepared else self.path("prepared")
         if self.start:
-            self.start = spelt(self.start)
             # Imported late: it imports fairseq, which takes seconds.
             from specdec_plugins.training.growing import times_wider
 

@@ -184,7 +184,6 @@ def _grow(args: VerifierOptions, bundle: Path) -> Path:
 
     checkpoint, told = grown_verifier(bundle, args.data, vars(args), args.seed)
     path: Path = args.save_dir / "initial.pt"
-    path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(checkpoint, path)
     logger.info("starting from %s: %s", told, path)
     return path
