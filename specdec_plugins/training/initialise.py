@@ -18,19 +18,16 @@ from specdec_plugins.models.block_drafter import SWITCHES, BlockDrafter, block_a
 
 StateDict = dict[str, Tensor]
 
-ENCODER_SIZES, DECODER_SIZES = (
-    tuple(f"{side}_{part}" for part in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers"))
-    for side in ("encoder", "decoder")
-)
-
 SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 TARGET_EMBEDDING = "decoder.embed_tokens.weight"
 PROJECTION = "decoder.output_projection.weight"
 
-_OF_VERIFIER = (
-    *(*ENCODER_SIZES, *DECODER_SIZES),
-    *("share_all_embeddings", "share_decoder_input_output_embed"),
+_ENCODER_SIZES, _DECODER_SIZES = (
+    tuple(f"{side}_{part}" for part in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers"))
+    for side in ("encoder", "decoder")
 )
+_SHARED = ("share_all_embeddings", "share_decoder_input_output_embed")
+_OF_VERIFIER = (*_ENCODER_SIZES, *_DECODER_SIZES, *_SHARED)
 # Settings that are not the verifier's, unless a flag says otherwise
 _DEFAULTS: dict[str, Any] = {
     "activation_fn": "gelu",
@@ -64,7 +61,7 @@ def drafter_settings(args: Namespace, verifier: Namespace) -> Namespace:
 
 
 def _refuse_other_sizes(args: Namespace, drafter: Namespace, verifier: Namespace) -> None:
-    for name in ENCODER_SIZES:
+    for name in _ENCODER_SIZES:
         mine, theirs = getattr(drafter, name), getattr(verifier, name)
         require(
             mine == theirs,
