@@ -30,7 +30,6 @@ from specdec_plugins.corpus.reading import (
     BadLines,
     Pair,
     ParallelFile,
-    check_file,
     count_lines,
     read_pairs,
     warn_of_repeats,
@@ -69,20 +68,17 @@ class Preparation:
         self._args = args
         self._folder = args.out.resolve()
         self._dictionaries = [path.resolve() for path in (args.dict, args.dict_tgt) if path]
-        for path in self._dictionaries:
-            check_file(path, "a dictionary with a token and its count on each line")
-            Dictionary.load(path)
+        known = [Dictionary.load(path).symbols for path in self._dictionaries]
+        has_dashes = bool(known) and "@-@" in known[0]
         self._given_codes = args.codes and args.codes.resolve()
         if self._given_codes:
-            check_file(self._given_codes, "a file of BPE codes")
             load_codes(self._given_codes)
         self.text = TextSettings(
             args.src,
             args.tgt,
             "moses" if args.tokenizer == "moses" else None,
             lowercase=args.lowercase == "yes",
-            dash_splits=args.dash_splits == "yes"
-            or (args.dash_splits == "auto" and _splits_dashes(self._dictionaries[:1])),
+            dash_splits=args.dash_splits == "yes" or (args.dash_splits == "auto" and has_dashes),
             strip_diacritics=args.strip_diacritics == "yes",
         )
         self._rules = LengthRules(args.min_length, args.max_length, args.max_ratio)
@@ -257,12 +253,6 @@ def _check_language(flag: str, language: str) -> None:
             flag,
             language,
         )
-
-
-def _splits_dashes(dictionaries: Sequence[Path]) -> bool:
-    """Whether the text of a dictionary had ``@-@`` for a dash inside a word."""
-    lines = (line for path in dictionaries for line in path.read_text(encoding="utf-8").split("\n"))
-    return any(line.startswith("@-@ ") for line in lines)
 
 
 def _counted(pairs: Iterable[Pair], tokens: Counter[str]) -> Iterator[Pair]:
