@@ -138,10 +138,3 @@ def test_ref_script(tmp_path: Path) -> None:
     bad = specdec("evaluate ref", path, fewer, cwd=tmp_path, expect=2)
     assert bad.stderr.startswith("specdec evaluate ref: error: ")
     assert "has 1 lines" in bad.stderr
-
-
-def test_debug_is_explained_and_shows_where(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing")
-    for command in (scoring.EVALUATE, scoring.REF):
-        assert command.run([missing, missing]) == 2
-        refused("cannot be read", command.run, [missing, missing, "--debug"])
