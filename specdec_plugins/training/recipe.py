@@ -33,34 +33,36 @@ SAMPLES = "data/samples/en-de.tsv"
 
 @dataclass(frozen=True)
 class Preset:
-    """The settings of a recipe that depend on the amount of data and time."""
+    """The settings of a recipe that depend on the amount of data and time; by default as published
+    for WMT14 English-German.
+    """
 
-    merges: int  # joint BPE merges
-    max_words: int  # a side of a tokenised training pair
-    max_ratio: float  # longer side / shorter side, words of a training pair
-    encoder_layers: int
-    verifier_layers: int  # of its decoder
-    drafter_layers: int  # of its decoder
-    width: int
-    ffn: int
-    heads: int
-    dropout: float
-    max_tokens: int  # that a process computes at once
-    verifier_lr: float
-    verifier_warmup: int
-    verifier_updates: int
-    verifier_tokens: int  # target tokens an update
-    beam: int  # of the distillation
-    retrain_lr: float  # the verifier on distilled data
-    retrain_warmup: int
-    retrain_updates: int  # 0: the teacher is the verifier
-    drafter_lr: float
-    drafter_warmup: int
-    drafter_updates: int
-    drafter_tokens: int
-    block_size: int
-    save_updates: int  # between two checkpoints that may be averaged
-    averaged: int  # checkpoints
+    merges: int = 32000  # joint BPE merges
+    max_words: int = 250  # a side of a tokenised training pair
+    max_ratio: float = 1.5  # longer side / shorter side, words of a training pair
+    encoder_layers: int = 6
+    verifier_layers: int = 6  # of its decoder
+    drafter_layers: int = 6  # of its decoder
+    width: int = 512
+    ffn: int = 2048
+    heads: int = 8
+    dropout: float = 0.1
+    max_tokens: int = 8192  # that a process computes at once
+    verifier_lr: float = 7e-4
+    verifier_warmup: int = 4000
+    verifier_updates: int = 100_000
+    verifier_tokens: int = 32_000  # target tokens an update
+    beam: int = 5  # of the distillation
+    retrain_lr: float = 3e-4  # the verifier on distilled data
+    retrain_warmup: int = 1000
+    retrain_updates: int = 20_000  # 0: the teacher is the verifier
+    drafter_lr: float = 5e-4
+    drafter_warmup: int = 10_000
+    drafter_updates: int = 300_000
+    drafter_tokens: int = 128_000
+    block_size: int = 25
+    save_updates: int = 1500  # between two checkpoints that may be averaged
+    averaged: int = 10  # checkpoints
     retrain_smoothing: float = 0.1  # label smoothing there
     verifier_end_lr: float = 0.0  # both trainings fall to it linearly; 0: inverse square root
     drafter_hours: float = 0.0  # of specdec drafter in place of updates; 0: as published
