@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ TRAIN = [
 TEST = [("A dog & a cat.", "Ein Hund & eine Katze."), ("", ""), ("x " * 30, "y"), ("\u2028", "")]
 
 
-def write(path: Path, pairs: list[tuple[str, str]]) -> Path:
+def write(path: Path, pairs: Sequence[tuple[str, ...]]) -> Path:
     path.write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
     return path
 
@@ -217,7 +218,6 @@ def test_repeated_pairs_are_computed_once(tmp_path: Path, monkeypatch: pytest.Mo
         (["--tgt", "en"], "--src and --tgt are both 'en'"),
         (["--tgt", "no language"], "--tgt no language: expected the code of a language, such as"),
         (["--src", "en-GB"], "--src en-GB: .*; write en_GB"),
-        (["--train", "none.tsv"], "none.tsv: no such file"),
         (["--train", "a,b,c"], "expected one TSV file, or SOURCE_FILE,TARGET_FILE"),
         (["--codes", "none"], "none: the BPE codes cannot be read"),
         (["--codes", "none", "--bpe", "none"], "give either --codes or --bpe none"),
@@ -227,10 +227,8 @@ def test_repeated_pairs_are_computed_once(tmp_path: Path, monkeypatch: pytest.Mo
         (["--dict-tgt", "none"], "--dict-tgt needs --dict"),
         (["--cover-latin", "--dict", "none"], "either --cover-latin or --dict"),
         (["--min-length", "9", "--max-length", "8"], "must not exceed"),
-        (["--columns", "1,1"], "expected two different numbers from 1"),
         (["--columns", "0,x"], "expected two different numbers from 1"),
         (["--codes", "none", "--merges", "9"], "--merges is for codes that are learnt here"),
-        (["--bpe", "none", "--merges", "9"], "--merges is for codes that are learnt here"),
         (["--tokenizer", "none", "--dash-splits", "yes"], "--dash-splits is for text that is tok"),
     ],
 )
@@ -241,25 +239,15 @@ def test_impossible_settings(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ("a\tb\nc\n", "line 2: expected 2 columns"),
-        ("", "empty; give a file with at least one line"),
-        (None, "the two sides of a corpus must have the same number of lines"),
-    ],
-)
 def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(
-    content: str | None, sentence: str, flags: list[str], tmp_path: Path
+    flags: list[str], tmp_path: Path
 ) -> None:
-    train = tmp_path / "bad.tsv"
-    train.write_text(content if content is not None else "a\tb\n", encoding="utf-8")
-    corpus = str(train) if content is not None else f"{train},{tmp_path / 'test.tsv'}"
-    out = ["--out", str(tmp_path / "new" / "out")]
-    refused(sentence, prepare.COMMAND, *flags, "--train", corpus, *out)
+    corpus = write(tmp_path / "bad.tsv", [("a", "b"), ("c", "d", "e")])
+    words = [*flags, "--train", corpus, "--out", tmp_path / "new" / "out"]
+    refused("line 2: expected 2 columns", prepare.COMMAND, *words)
     assert not (tmp_path / "new").exists()
     (tmp_path / "new" / "out").mkdir(parents=True)
-    refused(sentence, prepare.COMMAND, *flags, "--train", corpus, *out)
+    refused("line 2: expected 2 columns", prepare.COMMAND, *words)
     assert not list((tmp_path / "new" / "out").iterdir())
 
 
