@@ -51,6 +51,8 @@ from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.languages import code_of
 from specdec_plugins.formats.text import load_codes
 
+_MERGES = 10_000  # learnt unless another number is given
+
 
 class Preparation:
     """The steps of one preparation, in the folder ``args.out``."""
@@ -160,7 +162,7 @@ class Preparation:
 
     def _learn(self) -> Command:
         tokenised, given = self._pair("tok", "train"), self._given_codes
-        merges = self._args.merges or self._args.usual_merges
+        merges = self._args.merges or _MERGES
         title, outputs = "learn codes", [self._folder / "bpe.codes"]
         if given:
             copy = lambda parts: shutil.copyfile(given, parts[0])  # noqa: E731
@@ -288,7 +290,6 @@ class PreparationOptions:
         "dictionary")
     workers: int = option(cpu_count(), "parallel processes", least=1)
     # fmt: on
-    usual_merges: ClassVar[int] = 10_000
 
 
 def _columns(text: str | None) -> tuple[int, int] | None:

@@ -259,9 +259,9 @@ def translate_on_cluster(
     from ray.util import ActorPool
 
     _connect(address, num_workers)
+    num_gpus = int(task.on_gpu)
     # Ray replaces a worker that died, and its replacement repeats the chunk.
-    how = {"num_gpus": int(task.on_gpu), "max_restarts": -1, "max_task_retries": -1}
-    worker = ray.remote(**how)(ChunkTranslator)
+    worker = ray.remote(num_gpus=num_gpus, max_restarts=-1, max_task_retries=-1)(ChunkTranslator)
     try:
         pool = ActorPool([worker.remote(task) for _ in range(min(num_workers, len(spans)))])
         ask = lambda actor, item: actor.translate.remote(*item)  # noqa: E731

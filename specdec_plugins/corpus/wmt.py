@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, Any, NamedTuple
 from xml.sax.saxutils import unescape
 
 from tqdm import tqdm
@@ -34,6 +34,7 @@ from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import remove
 
 _BLOCK = 1 << 20  # bytes
+_MERGES = 32_000  # as published
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 _QUOTES = {"&quot;": '"', "&apos;": "'"}
 
@@ -209,7 +210,8 @@ def main(args: WmtOptions) -> None:
     sides = [[folder / f"{one.name}.{language}" for language in (src, tgt)] for one in corpora]
     steps = [unpacking(one, store, paths) for one, paths in zip(corpora, sides, strict=True)]
     *train, valid, test = [ParallelFile(one, other) for one, other in sides]
-    own = {"src": src, "tgt": tgt, "train": (), "valid": (), "out": out}
+    merges = args.merges or (None if args.codes else _MERGES)
+    own = {"src": src, "tgt": tgt, "train": (), "valid": (), "out": out, "merges": merges}
     options = build(PrepareOptions, {**vars(args), **own})
     preparation = Preparation(options, train, [valid], [test])  # checks flags before downloads
     Runner(folder, {}, sys.stderr, can_redo=False).run(steps)
@@ -231,11 +233,10 @@ class WmtOptions(PreparationOptions):
     mirror: str | None = option(None, "address of a folder that holds all archives by name")
     out: Path | None = option(None, "folder to write (default: work/ and the name of the data set)")
     merges: int | None = like(PreparationOptions, "merges", help="joint BPE merges (default: "
-        "32000)")
+        f"{_MERGES})")
     max_ratio: float = like(PreparationOptions, "max_ratio", default=1.5)
     bad_lines: str = like(PreparationOptions, "bad_lines", default="skip")
     # fmt: on
-    usual_merges: ClassVar[int] = 32_000
 
 
 COMMAND = cli.CommandLine("specdec prepare wmt", main, WmtOptions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import zipfile
 from pathlib import Path
@@ -65,7 +66,9 @@ def archives(folder: Path, name: str) -> Path:
 )
 def test_a_data_set_in_each_direction(name: str, direction: str, tmp_path: Path) -> None:
     flags = [name, "--archives", archives(tmp_path / "archives", name), "--direction", direction]
-    wmt.COMMAND(*flags, "--out", tmp_path / "out", "--merges", 20, "--workers", 1)
+    wmt.COMMAND(*flags, "--out", tmp_path / "out", "--workers", 1)
+    stamp = json.loads((tmp_path / "out/.stamps/learn-codes.json").read_text())
+    assert stamp["settings"]["--merges"] == "32000"
     num_corpora = len(wmt.DATA_SETS[name].train)
     for side in direction.split("-"):
         text, raw = LINES[side], tmp_path / "out" / "raw"
