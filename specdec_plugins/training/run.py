@@ -14,6 +14,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import torch
+
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import LAST, check_save_dir, kept_precision, restored
 from specdec_plugins.corpus.cli import BY_TIMEOUT, like, logger, option
@@ -292,8 +294,6 @@ def _schedule(args: TrainingOptions) -> list[Any]:
 
 def _processes(args: TrainingOptions) -> tuple[list[Any], list[Any], int, dict[str, str]]:
     """The launcher of train.py, its flags for devices, the workers, and the environment."""
-    import torch
-
     num_gpus = 0 if args.cpu else torch.cuda.device_count()
     num_workers = args.workers or num_gpus or 1
     if num_gpus:

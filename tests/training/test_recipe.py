@@ -285,11 +285,8 @@ def test_more_workers_than_gpus_are_refused(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ("--lr 0", "--lr must be above 0 and at most 1, not 0.0."),
         ("--lr inf", "--lr must be above 0 and at most 1, not inf."),
         ("--dropout 1.5", "--dropout must be 0 or more and less than 1, not 1.5."),
-        ("--label-smoothing 2", "--label-smoothing must be 0 or more and less than 1, not 2.0."),
-        ("--seed -1", "--seed must be 0 or more and at most"),
         ("--heads 6", "give another width, or one of 1, 2, 4, 8, 16, 32, 64, 128, 256, 512 heads"),
         ("--end-lr 1e-3", "--end-lr 0.001 is above --lr 0.0007, from which the rate falls"),
         ("--precision fp16 --cpu", "--precision fp16 needs a GPU; give bf16 or fp32"),
