@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from specdec_plugins.corpus import prepare, tokenising
 from specdec_plugins.corpus.prepare import Preparation
 from specdec_plugins.corpus.reading import ParallelFile
 from specdec_plugins.formats.text import TextPipeline
+from tests.corpus.conftest import write_tsv
 from tests.programs import run, specdec
 from tests.refusals import refused
 
@@ -26,15 +26,10 @@ TRAIN = [
 TEST = [("A dog & a cat.", "Ein Hund & eine Katze."), ("", ""), ("x " * 30, "y"), ("\u2028", "")]
 
 
-def write(path: Path, pairs: Sequence[tuple[str, ...]]) -> Path:
-    path.write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def flags(tmp_path: Path) -> list[str]:
-    train = write(tmp_path / "train.tsv", [*TRAIN, ("long " * 9, "kurz"), ("", "leer")])
-    test = write(tmp_path / "test.tsv", TEST)
+    train = write_tsv(tmp_path / "train.tsv", [*TRAIN, ("long " * 9, "kurz"), ("", "leer")])
+    test = write_tsv(tmp_path / "test.tsv", TEST)
     arguments = ["--src", "en", "--tgt", "de", "--train", train, "--valid", test, "--test", test]
     arguments += ["--test", test, test, "--merges", 30, "--out", tmp_path / "out", "--workers", 1]
     arguments += ["--force"]  # some test sentences have other letters
@@ -174,17 +169,17 @@ def test_another_setting_or_text_is_refused_and_what_is_there_stays(
         "--max-ratio",
         "20",
     )
-    write(tmp_path / "train.tsv", TRAIN[:9])
+    write_tsv(tmp_path / "train.tsv", TRAIN[:9])
     refused("another content of train.tsv", prepare.COMMAND, *flags)
     assert (tmp_path / "out" / "bpe" / "train.de").read_bytes() == before
     shutil.rmtree(tmp_path / "out" / "data-bin")
-    write(tmp_path / "train.tsv", [*TRAIN, ("long " * 9, "kurz"), ("", "leer")])
+    write_tsv(tmp_path / "train.tsv", [*TRAIN, ("long " * 9, "kurz"), ("", "leer")])
     refused("data-bin: is gone; remove", prepare.COMMAND, *flags)
 
 
 def test_a_vocabulary_that_can_spell_latin(flags: list[str], tmp_path: Path) -> None:
     odd = [("日 " * 19 + "語 " * 20 + "Ω", "x " * 40)] + [("Žürich", "Zürich")] * 5
-    more = write(tmp_path / "more.tsv", [*odd, ("word " * 30, "Wort " * 30)])
+    more = write_tsv(tmp_path / "more.tsv", [*odd, ("word " * 30, "Wort " * 30)])
     flags += ["--train", str(more)]
     prepare.COMMAND(*flags, "--cover-latin", "--max-subwords", "60")
     out = tmp_path / "out" / "bpe"
@@ -205,7 +200,7 @@ def test_repeated_pairs_are_computed_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         TextPipeline, "tokenize", lambda *given: asked.append(given[1]) or tokenize(*given)
     )
-    train = write(tmp_path / "weighted.tsv", [pair for pair in TRAIN for _ in range(3)])
+    train = write_tsv(tmp_path / "weighted.tsv", [pair for pair in TRAIN for _ in range(3)])
     flags = ["--src", "en", "--tgt", "de", "--train", train, "--valid", f"{train}:1-3"]
     prepare.COMMAND(*flags, "--out", tmp_path / "out", "--workers", 1)
     assert len(lines(tmp_path / "out" / "tok" / "train.en")) == 3 * len(TRAIN)
@@ -242,7 +237,7 @@ def test_impossible_settings(
 def test_a_corpus_that_cannot_be_read_leaves_nothing_behind(
     flags: list[str], tmp_path: Path
 ) -> None:
-    corpus = write(tmp_path / "bad.tsv", [("a", "b"), ("c", "d", "e")])
+    corpus = write_tsv(tmp_path / "bad.tsv", [("a", "b"), ("c", "d", "e")])
     words = [*flags, "--train", corpus, "--out", tmp_path / "new" / "out"]
     refused("line 2: expected 2 columns", prepare.COMMAND, *words)
     assert not (tmp_path / "new").exists()
@@ -265,7 +260,7 @@ def test_only_bad_lines_of_the_training_text_can_be_skipped(
 
 
 def test_columns_of_corpora_that_have_none(tmp_path: Path) -> None:
-    corpus = write(tmp_path / "a", TRAIN)
+    corpus = write_tsv(tmp_path / "a", TRAIN)
     words = ["--src", "en", "--tgt", "de", "--out", tmp_path / "out", "--columns", "2,1"]
     words += ["--train", f"{corpus},{corpus}", "--valid", f"{corpus},{corpus}"]
     refused("--columns is for TSV files", prepare.COMMAND, *words)
