@@ -89,6 +89,18 @@ def test_encoder_and_shared_embeddings_are_copied_and_nothing_else(program: Prog
         assert line in said
 
 
+def test_the_weights_of_an_old_checkpoint_are_known_by_today_s_names(program: Program) -> None:
+    verifier = program.write()
+    checkpoint = load_checkpoint(program.verifier)
+    for name in [n for n in checkpoint["model"] if n.endswith("q_proj.weight")]:
+        parts = [name.replace("q_proj", f"{letter}_proj") for letter in "qkv"]
+        fused = torch.cat([checkpoint["model"].pop(part) for part in parts])
+        checkpoint["model"][name.replace("q_proj.", "in_proj_")] = fused
+    save_checkpoint(checkpoint, program.verifier)
+    initial.COMMAND(*program.command())
+    assert _same(load_checkpoint(program.output), verifier, "encoder.layers.")
+
+
 def test_what_is_fresh_depends_on_the_seed(program: Program) -> None:
     results = [program.run("--decoder-layers", "3", "--seed", seed) for seed in ("1", "1", "2")]
     _drafter(results[0][1], decoder_layers=3)
@@ -113,7 +125,6 @@ def test_separate_embeddings_stay_separate(program: Program) -> None:
         ("--copy-positions", {}, "--copy-positions was removed: .*the verifier's encoder alone"),
         ("--decoder-layers 0", {}, "--decoder-layers must be 1 or more, not 0"),
         ("--arch block_fast", {}, "--arch was removed: .*specdec drafter trains the faster"),
-        ("--no-swish", {}, "--no-swish was removed: .*specdec drafter trains the faster"),
         ("--share-all-embeddings", {"share_all_embeddings": False}, "--share-all-embeddings"),
     ],
 )
@@ -139,13 +150,15 @@ def test_dictionaries_of_the_data_must_fit(program: Program, tmp_path: Path) -> 
         initialise_drafter(initial.COMMAND.parse(*program.command(*map(str, flags))))
 
     run("--data", good)
-    refused(r"small has 28 types, the verifier .*v\.pt has 30", run, "--data", small)
+    refused(r"v\.pt: .* has 30 source symbols .* dictionary 28", run, "--data", small)
     refused("holds no dict.<lang>.txt", run, "--data", tmp_path)
 
 
 def test_a_verifier_must_be_a_transformer_and_no_drafter(program: Program) -> None:
     save_checkpoint({"model": {}, "args": Namespace()}, program.verifier)
-    assert "not an encoder-decoder Transformer" in program.refused()
-    program.run()
-    program.output = program.output.rename(program.verifier).with_name("again.pt")
-    assert "v.pt: this is a block drafter" in program.refused()
+    assert "v.pt: not a fairseq translation Transformer" in program.refused()
+    _, drafter = program.run()
+    program.output.unlink()
+    drafter["args"].block_size = 3
+    save_checkpoint(drafter, program.verifier)
+    assert "v.pt: is no verifier but block; give" in program.refused()

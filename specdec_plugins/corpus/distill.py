@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from joblib import cpu_count
 from tqdm import tqdm
 
@@ -45,23 +44,24 @@ class Distillation:
     """
 
     def __init__(self, args: DistillOptions, teacher: type[Teacher] | None = None) -> None:
-        self.args, self._kind = args, teacher or Teacher
+        self.args, self.output = args, args.output.resolve()
         self.data = DataBin.find(args.data.resolve(), args.subset)
-        self.checkpoint, self.output = args.path.resolve(), args.output.resolve()
-        inputs = (self.data.folder, self.checkpoint)
+        search = Search(*(getattr(args, name) for name in Search._fields))
+        what = (teacher or Teacher, self.data, args.path.resolve(), search)
+        self.task = Task(*what, args.max_tokens, args.cpu)
+        inputs = (self.data.folder, self.task.checkpoint)
         check_output(args.output, "--output", inputs=inputs, folder=True)
         self.parts = self.output.with_name(self.output.name + ".parts")
         self.num_sentences = self.data.num_sentences()
-        self._search = Search(*(getattr(args, name) for name in Search._fields))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings that all chunks must share."""
         sides = [self.data.stem(language) for language in self.data.languages]
         return {
-            **self._search._asdict(),
+            **self.task.search._asdict(),
             "engine": "specdec",  # other versions searched with other engines
-            "checkpoint": sha256(self.checkpoint),
+            "checkpoint": sha256(self.task.checkpoint),
             "data": [sha256(self.data.folder / f"{side}.bin") for side in sides],
             "subset": self.data.subset,
             "num_sentences": self.num_sentences,
@@ -122,8 +122,10 @@ class Distillation:
             logger.warning("%s; distilling on this machine", not_installed("ray", "ray"))
             args.ray = None
         # Loaded before anything is recorded, so that a bad checkpoint leaves nothing behind.
+        told = "--fp16 needs a GPU; leave it out to distil on the CPU"
+        require(self.task.on_gpu or args.dtype != "float16", told)
         is_begun = (self.parts / "settings.json").is_file()
-        teacher = None if is_begun else self._teacher()
+        teacher = None if is_begun else self.task.teacher()
         with locked(self.parts):
             self.claim()
             missing = sorted(self.missing(), key=_spread)
@@ -133,34 +135,17 @@ class Distillation:
             if missing:
                 self._translate(missing, teacher)
 
-    @property
-    def _on_gpu(self) -> bool:
-        return torch.cuda.is_available() and not self.args.cpu
-
-    @property
-    def _num_processes(self) -> int:
-        return 1 if self._on_gpu else self.args.processes
-
-    def _teacher(self) -> Teacher:
-        is_half = self.args.dtype == "float16"
-        require(
-            self._on_gpu or not is_half, "--fp16 needs a GPU; leave it out to distil on the CPU"
-        )
-        device = torch.device("cuda" if self._on_gpu else "cpu")
-        return self._kind(self.data, self.checkpoint, self._search, device)
-
     def _translate(self, chunks: Sequence[int], teacher: Teacher | None) -> None:
-        args = self.args
+        args, task = self.args, self.task
         spans, left = {chunk: self._span(chunk) for chunk in chunks}, self._seconds_left()
         with tqdm(total=sum(map(len, spans.values())), desc="distilling", unit=" sentences") as bar:
-            what = (self._kind, self.data, self.checkpoint, self._search)
-            task, told = Task(*what, args.max_tokens, args.cpu), (spans, bar.update)
+            told = (spans, bar.update)
             if args.ray is not None:
                 found = translate_on_cluster(args.ray, args.ray_workers, task, *told)
-            elif self._num_processes > 1 and len(spans) > 1:
-                found = translate_in_processes(self._num_processes, task, *told)
+            elif args.processes > 1 and len(spans) > 1 and not task.on_gpu:
+                found = translate_in_processes(args.processes, task, *told)
             else:
-                found = (teacher or self._teacher()).chunks(args.max_tokens, *told)
+                found = (teacher or task.teacher()).chunks(args.max_tokens, *told)
             with closing(found):
                 while left > 0 and (done := next(found, None)) is not None:
                     write_json(self.chunk_path(done[0]), done[1])
@@ -236,7 +221,6 @@ class DistillOptions:
     """
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        "--engine": "the search is this project's own, in 8 bits with --dtype int8; omit it",
         **dict.fromkeys(("--num-shards", "--shard-id"), "--ray shares the chunks out to machines"),
         "--until": BY_TIMEOUT,
         "--merge": "the run that translates the last chunk writes the output",

@@ -30,7 +30,6 @@ from specdec_plugins.corpus.reading import (
     BadLines,
     Pair,
     ParallelFile,
-    check_file,
     count_lines,
     read_pairs,
     warn_of_repeats,
@@ -52,6 +51,8 @@ from specdec_plugins.formats.output import check_output
 from specdec_plugins.formats.pretrained.languages import code_of
 from specdec_plugins.formats.text import load_codes
 
+_MERGES = 10_000  # learnt unless another number is given
+
 
 class Preparation:
     """The steps of one preparation, in the folder ``args.out``."""
@@ -69,20 +70,17 @@ class Preparation:
         self._args = args
         self._folder = args.out.resolve()
         self._dictionaries = [path.resolve() for path in (args.dict, args.dict_tgt) if path]
-        for path in self._dictionaries:
-            check_file(path, "a dictionary with a token and its count on each line")
-            Dictionary.load(path)
+        known = [Dictionary.load(path).symbols for path in self._dictionaries]
+        has_dashes = bool(known) and "@-@" in known[0]
         self._given_codes = args.codes and args.codes.resolve()
         if self._given_codes:
-            check_file(self._given_codes, "a file of BPE codes")
             load_codes(self._given_codes)
         self.text = TextSettings(
             args.src,
             args.tgt,
             "moses" if args.tokenizer == "moses" else None,
             lowercase=args.lowercase == "yes",
-            dash_splits=args.dash_splits == "yes"
-            or (args.dash_splits == "auto" and _splits_dashes(self._dictionaries[:1])),
+            dash_splits=args.dash_splits == "yes" or (args.dash_splits == "auto" and has_dashes),
             strip_diacritics=args.strip_diacritics == "yes",
         )
         self._rules = LengthRules(args.min_length, args.max_length, args.max_ratio)
@@ -164,7 +162,7 @@ class Preparation:
 
     def _learn(self) -> Command:
         tokenised, given = self._pair("tok", "train"), self._given_codes
-        merges = self._args.merges or self._args.usual_merges
+        merges = self._args.merges or _MERGES
         title, outputs = "learn codes", [self._folder / "bpe.codes"]
         if given:
             copy = lambda parts: shutil.copyfile(given, parts[0])  # noqa: E731
@@ -259,12 +257,6 @@ def _check_language(flag: str, language: str) -> None:
         )
 
 
-def _splits_dashes(dictionaries: Sequence[Path]) -> bool:
-    """Whether the text of a dictionary had ``@-@`` for a dash inside a word."""
-    lines = (line for path in dictionaries for line in path.read_text(encoding="utf-8").split("\n"))
-    return any(line.startswith("@-@ ") for line in lines)
-
-
 def _counted(pairs: Iterable[Pair], tokens: Counter[str]) -> Iterator[Pair]:
     for pair in pairs:
         for side in pair:
@@ -298,7 +290,6 @@ class PreparationOptions:
         "dictionary")
     workers: int = option(cpu_count(), "parallel processes", least=1)
     # fmt: on
-    usual_merges: ClassVar[int] = 10_000
 
 
 def _columns(text: str | None) -> tuple[int, int] | None:
@@ -330,14 +321,11 @@ class PrepareOptions(PreparationOptions):
     those lines. The command resumes when it is run again.
     """
 
-    REMOVED: ClassVar[Mapping[str, str]] = {
-        "--more": "learn codes of the whole text, without --codes",
-        **dict.fromkeys(
-            ("--split-valid", "--split-test"),
-            "give lines of the training file: --train FILE:2001- --valid FILE:1-1000 "
-            "--test FILE:1001-2000; specdec prepare mix keeps what is held out from training",
-        ),
-    }
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("--split-valid", "--split-test"),
+        "give lines of the training file: --train FILE:2001- --valid FILE:1-1000 "
+        "--test FILE:1001-2000; specdec prepare mix keeps what is held out from training",
+    )
 
     # fmt: off
     src: str = option(MISSING, "source language, such as en")

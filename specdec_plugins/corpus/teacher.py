@@ -196,14 +196,20 @@ class Task(NamedTuple):
     max_tokens: int  # of sources in a batch
     cpu: bool  # do not use a GPU
 
+    @property
+    def on_gpu(self) -> bool:
+        return torch.cuda.is_available() and not self.cpu
+
+    def teacher(self) -> Teacher:
+        device = torch.device("cuda" if self.on_gpu else "cpu")
+        return self.kind(self.data, self.checkpoint, self.search, device)
+
 
 class ChunkTranslator:
     """A worker: loads the verifier once, and translates chunks."""
 
     def __init__(self, task: Task) -> None:
-        device = torch.device("cpu" if task.cpu or not torch.cuda.is_available() else "cuda")
-        self._teacher = task.kind(task.data, task.checkpoint, task.search, device)
-        self._max_tokens = task.max_tokens
+        self._teacher, self._max_tokens = task.teacher(), task.max_tokens
 
     def translate(self, chunk: int, span: range) -> tuple[int, dict[str, Any]]:
         """The chunk and the content of its file."""
@@ -253,7 +259,7 @@ def translate_on_cluster(
     from ray.util import ActorPool
 
     _connect(address, num_workers)
-    num_gpus = 0 if task.cpu or not torch.cuda.is_available() else 1
+    num_gpus = int(task.on_gpu)
     # Ray replaces a worker that died, and its replacement repeats the chunk.
     worker = ray.remote(num_gpus=num_gpus, max_restarts=-1, max_task_retries=-1)(ChunkTranslator)
     try:

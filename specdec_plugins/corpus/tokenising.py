@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
@@ -97,23 +96,8 @@ def _pipeline(work: Work) -> TextPipeline:
 
 def read_prepared(paths: Sequence[Path]) -> Iterator[Pair]:
     """The pairs of two files that this package wrote."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(p.open(encoding="utf-8", newline="\n")) for p in paths]
-        for left, right in zip(*files, strict=True):
-            yield left.removesuffix("\n"), right.removesuffix("\n")
-
-
-@contextmanager
-def writing(paths: Sequence[Path]) -> Iterator[Callable[[Pair], None]]:
-    """Yields a function that writes a pair to two files, for ``read_prepared``."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(p.open("w", encoding="utf-8", newline="\n")) for p in paths]
-
-        def write(pair: Pair) -> None:
-            for file, line in zip(files, pair, strict=True):
-                file.write(line + "\n")
-
-        yield write
+    for source, target in zip(*map(_lines, paths), strict=True):
+        yield source.removesuffix("\n"), target.removesuffix("\n")
 
 
 def write_clean(
@@ -121,12 +105,16 @@ def write_clean(
 ) -> Counter[str]:
     """Write both sides; ``rules`` None keeps every pair. Returns the count of each verdict."""
     counts: Counter[str] = Counter()
-    with writing(paths[:2]) as write:
-        for pair in pairs:
-            reason = rules.verdict(*pair) if rules else None
+    with (
+        paths[0].open("w", encoding="utf-8", newline="\n") as sources,
+        paths[1].open("w", encoding="utf-8", newline="\n") as targets,
+    ):
+        for source, target in pairs:
+            reason = rules.verdict(source, target) if rules else None
             counts[reason or "kept"] += 1
             if reason is None:
-                write(pair)
+                sources.write(f"{source}\n")
+                targets.write(f"{target}\n")
     if rules and not counts["kept"]:
         raise UserError(
             f"cleaning kept no training pair ({dict(counts)}); check that the two sides belong "

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, Any, NamedTuple
 from xml.sax.saxutils import unescape
 
 from tqdm import tqdm
@@ -34,13 +34,9 @@ from specdec_plugins.errors import UserError, require
 from specdec_plugins.formats.output import remove
 
 _BLOCK = 1 << 20  # bytes
-_DOC = re.compile(r'<doc\b[^>]*\bdocid\s*=\s*"([^"]*)"[^>]*>', re.IGNORECASE)
-_SEGMENT = re.compile(
-    r'<seg\b[^>]*\bid\s*=\s*"?(\w+)"?[^>]*>(.*?)</seg\s*>', re.IGNORECASE | re.DOTALL
-)
+_MERGES = 32_000  # as published
+_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.IGNORECASE | re.DOTALL)
 _QUOTES = {"&quot;": '"', "&apos;": "'"}
-
-Segment = tuple[str, str, str]  # document, number in it, text
 
 
 class ArchivedCorpus(NamedTuple):
@@ -175,55 +171,29 @@ def unpacking(corpus: ArchivedCorpus, store: Store, outputs: Sequence[Path]) -> 
     def unpack() -> None:
         packed = store.get(corpus.archive_name, corpus.url, members)
         with written_together(outputs) as parts:
-            if members[0].endswith(".sgm"):
-                _unpack_sgm(packed, members, parts, corpus.name)
-                return
             for member, part in zip(members, parts, strict=True):
                 with open_member(packed, member) as inside, part.open("wb") as out:
-                    shutil.copyfileobj(inside, out, _BLOCK)
+                    if member.endswith(".sgm"):
+                        out.write(plain_text(inside.read(), f"{packed}: {member}"))
+                    else:
+                        shutil.copyfileobj(inside, out, _BLOCK)
 
     words = ["unpack", corpus.archive_name, *members]
     return Command(f"unpack {corpus.name}", words, list(map(str, outputs)), act=unpack)
 
 
-def _unpack_sgm(packed: Path, members: Sequence[str], parts: Sequence[Path], name: str) -> None:
-    sides = []
-    for member in members:
-        with open_member(packed, member) as inside:
-            try:
-                sides.append(parse_sgm(inside.read().decode("utf-8"), f"{packed}: {member}"))
-            except UnicodeDecodeError as error:
-                raise UserError(f"{packed}: {member} is not UTF-8; fetch it again") from error
-    check_same_segments(sides[0], sides[1], name)
-    for segments, part in zip(sides, parts, strict=True):
-        part.write_text("".join(f"{text}\n" for _, _, text in segments), encoding="utf-8")
-
-
-def parse_sgm(text: str, name: str) -> list[Segment]:
-    """All segments in order, empty ones included. Only XML's five entities are resolved.
+def plain_text(sgm: bytes, name: str) -> bytes:
+    """All segments of SGML in order, a line each, empty ones too; only XML's entities are resolved.
 
     (These files are not well-formed XML: many hold bare ampersands.)
     """
-    segments: list[Segment] = []
-    starts = [(found.start(), found.group(1)) for found in _DOC.finditer(text)]
-    starts.append((len(text), ""))
-    for (start, document), (end, _) in zip(starts, starts[1:], strict=False):
-        for number, line in _SEGMENT.findall(text[start:end]):
-            segments.append((document, number, unescape(" ".join(line.split()), _QUOTES)))
+    try:
+        segments = _SEGMENT.findall(sgm.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} is not UTF-8; fetch it again") from error
     require(bool(segments), f"{name}: no <seg> found; expected a WMT test set in SGML")
-    return segments
-
-
-def check_same_segments(source: list[Segment], target: list[Segment], name: str) -> None:
-    """Refuse a source and a reference that do not hold the same segments in the same order."""
-    if len(source) != len(target):
-        raise UserError(f"{name}: {len(source)} source segments, {len(target)} in the reference")
-    for left, right in zip(source, target, strict=True):
-        if left[:2] != right[:2]:
-            raise UserError(
-                f"{name}: the source has segment {left[1]} of document {left[0]!r} where the "
-                f"reference has {right[1]} of {right[0]!r}; fetch the archive again"
-            )
+    lines = (unescape(" ".join(segment.split()), _QUOTES) for segment in segments)
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def main(args: WmtOptions) -> None:
@@ -239,11 +209,13 @@ def main(args: WmtOptions) -> None:
     folder = out / "orig"
     sides = [[folder / f"{one.name}.{language}" for language in (src, tgt)] for one in corpora]
     steps = [unpacking(one, store, paths) for one, paths in zip(corpora, sides, strict=True)]
-    Runner(folder, {}, sys.stderr, can_redo=False).run(steps)
     *train, valid, test = [ParallelFile(one, other) for one, other in sides]
-    own = {"src": src, "tgt": tgt, "train": (), "valid": (), "out": out}
+    merges = args.merges or (None if args.codes else _MERGES)
+    own = {"src": src, "tgt": tgt, "train": (), "valid": (), "out": out, "merges": merges}
     options = build(PrepareOptions, {**vars(args), **own})
-    Preparation(options, train, [valid], [test]).run()
+    preparation = Preparation(options, train, [valid], [test])  # checks flags before downloads
+    Runner(folder, {}, sys.stderr, can_redo=False).run(steps)
+    preparation.run()
 
 
 @dataclass(kw_only=True)
@@ -261,11 +233,10 @@ class WmtOptions(PreparationOptions):
     mirror: str | None = option(None, "address of a folder that holds all archives by name")
     out: Path | None = option(None, "folder to write (default: work/ and the name of the data set)")
     merges: int | None = like(PreparationOptions, "merges", help="joint BPE merges (default: "
-        "32000)")
+        f"{_MERGES})")
     max_ratio: float = like(PreparationOptions, "max_ratio", default=1.5)
     bad_lines: str = like(PreparationOptions, "bad_lines", default="skip")
     # fmt: on
-    usual_merges: ClassVar[int] = 32_000
 
 
 COMMAND = cli.CommandLine("specdec prepare wmt", main, WmtOptions)

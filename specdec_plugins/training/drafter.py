@@ -131,7 +131,9 @@ class Training:
     def __init__(self, plan: Plan) -> None:
         """Raises UserError if model, data or an earlier state cannot be used."""
         self.plan = plan
-        self.rank, self.num_workers = _place()
+        is_alone = not distributed.is_initialized()
+        self.rank = 0 if is_alone else distributed.get_rank()
+        self.num_workers = 1 if is_alone else distributed.get_world_size()
         on_gpu = torch.cuda.is_available() if plan.device is None else plan.device == "cuda"
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else _CPU
         default = "fp16" if on_gpu else "bf16" if multiplies_bfloat16() else "fp32"
@@ -161,11 +163,9 @@ class Training:
         self._board = _board(board) if board else None
         self._restore()
         self._encoded = Encoded(network.encoder, 0 if on_gpu else _KEPT, self.dtype)
-        objective = Objective(drafter, plan.dropout)
-        wrapped = self.num_workers > 1
-        self._objective: nn.Module = (
-            nn.parallel.DistributedDataParallel(objective) if wrapped else objective
-        )
+        self._objective: nn.Module = Objective(drafter, plan.dropout)
+        if self.num_workers > 1:
+            self._objective = nn.parallel.DistributedDataParallel(self._objective)
 
     def _network(self, on_gpu: bool) -> Transformer:
         """The verifier's."""
@@ -412,13 +412,6 @@ def _keeping_memory() -> Iterator[None]:
         for number, _, value in _MALLOC:
             tell(number, value)
         give_back()
-
-
-def _place() -> tuple[int, int]:
-    """The number of this process, and how many there are."""
-    if not distributed.is_initialized():
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
 
 
 def connect(device: str | None, **how: Any) -> None:

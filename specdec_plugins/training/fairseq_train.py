@@ -142,7 +142,7 @@ def _check_folders(cfg: Any) -> None:
     check_save_dir(Path(cfg.checkpoint.save_dir), read)
 
 
-def _begin(cfg: Any, arguments: Sequence[str], is_first: bool) -> None:
+def _begin(cfg: Any, is_first: bool) -> None:
     """Fit the settings to the checkpoint that the training starts from, if there is one.
 
     is_first: this process may put another checkpoint in the place of a damaged one. Raises
@@ -315,7 +315,7 @@ def main() -> int:
         rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0
         is_first = not (int(rank) or cfg.distributed_training.distributed_rank)
         with locked(Path(cfg.checkpoint.save_dir)) if is_first else nullcontext():
-            _begin(cfg, arguments, is_first)
+            _begin(cfg, is_first)
             _run(cfg)
     except UserError as error:
         return refuse(NAME, error)

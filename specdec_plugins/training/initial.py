@@ -16,29 +16,30 @@ from typing import Any
 
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.cli import Option, flags_of, option
+from specdec_plugins.corpus.steps import flags
 from specdec_plugins.formats.output import check_output
 
 # Sizes that default to the verifier's; those of copied layers must equal them.
 SIZES = [
-    f"{side}-{part}"
+    f"{side}_{part}"
     for side in ("encoder", "decoder")
-    for part in ("embed-dim", "ffn-embed-dim", "attention-heads", "layers")
+    for part in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers")
 ]
-POSITIONS = ("max-source-positions", "max-target-positions")
+POSITIONS = ("max_source_positions", "max_target_positions")
 
 # What each switch means, and whether it is on unless it is negated.
 SWITCHES = {
-    "src-embedding-copy": "masked positions get a mixture of the source's embeddings (on)",
-    "apply-bert-init": "initialise new weights as BERT does (on)",
-    "scale-encoder-embedding": "multiply the source's by sqrt(d)",
-    "scale-decoder-embedding": "multiply the target's by sqrt(d)",
+    "src_embedding_copy": "masked positions get a mixture of the source's embeddings (on)",
+    "apply_bert_init": "initialise new weights as BERT does (on)",
+    "scale_encoder_embedding": "multiply the source's by sqrt(d)",
+    "scale_decoder_embedding": "multiply the target's by sqrt(d)",
 }
 # fairseq's own switches, which train.py cannot negate.
 OF_FAIRSEQ = {
-    "encoder-learned-pos": "learned source positions, not sinusoids (on)",
-    "decoder-learned-pos": "learned target positions, not sinusoids (on)",
-    "share-all-embeddings": "one embedding table for both sides (if the verifier has one)",
-    "share-decoder-input-output-embed": "the output projection is the embedding table (if the "
+    "encoder_learned_pos": "learned source positions, not sinusoids (on)",
+    "decoder_learned_pos": "learned target positions, not sinusoids (on)",
+    "share_all_embeddings": "one embedding table for both sides (if the verifier has one)",
+    "share_decoder_input_output_embed": "the output projection is the embedding table (if the "
     "verifier's is)",
 }
 
@@ -59,21 +60,10 @@ def main(args: argparse.Namespace) -> None:
 
 def architecture_flags(settings: argparse.Namespace) -> list[str]:
     """The flags with which train.py builds the network that a checkpoint holds."""
-
-    def value(name: str) -> object:
-        return getattr(settings, name.replace("-", "_"))
-
-    flags = []
-    for name in ("arch", "activation-fn", *SIZES, *POSITIONS):
-        flags += [f"--{name}", str(value(name))]
-    flags += [f"--{name}" if value(name) else f"--no-{name}" for name in SWITCHES]
-    return flags + [f"--{name}" for name in OF_FAIRSEQ if value(name)]
-
-
-_FAST = ("freeze-encoder", "sequential-head", "head-attention", "cached-prefix", "swish",
-         "encoder-normalize-before", "layernorm-embedding")  # fmt: skip
-_COPYING = ("init-decoder-from-verifier", "no-init-decoder-from-verifier", "decoder-layers-from",
-            "copy-positions", "no-copy-positions")  # fmt: skip
+    given = vars(settings)
+    values = {name: given[name] for name in ("arch", "activation_fn", *SIZES, *POSITIONS)}
+    values |= {name if given[name] else f"no_{name}": True for name in SWITCHES}
+    return flags(**values, **{name: given[name] for name in OF_FAIRSEQ})
 
 
 @dataclass(kw_only=True)
@@ -91,7 +81,7 @@ class InitialOptions:
 
 
 def _network(names: Iterable[str], told: str, **how: Any) -> list[Option]:
-    return [Option(None, told, name=name.replace("-", "_"), **how) for name in names]
+    return [Option(None, told, name=name, **how) for name in names]
 
 
 COMMAND = cli.CommandLine(
@@ -102,22 +92,21 @@ COMMAND = cli.CommandLine(
         *_network(SIZES, "default: the verifier's", type=int, least=1),
         *_network(POSITIONS, "default: 1000", type=int, least=1),
         *(
-            Option(None, told, name=name.replace("-", "_"), type=bool, negative=True)
+            Option(None, told, name=name, type=bool, negative=True)
             for name, told in (SWITCHES | OF_FAIRSEQ).items()
         ),
     ],
     "Write the drafter's initial checkpoint: its encoder taken from a trained verifier.",
     removed={
-        "--from": "train.py --finetune-from-model FILE starts from an earlier drafter",
         "--verifier-data": "checkpoints of train.py record their dictionaries, and --data is "
         "compared with that",
         **dict.fromkeys(
-            ["--arch", *(f"--{no}{name}" for name in _FAST for no in ("", "no-"))],
+            ("--arch", "--sequential-head", "--freeze-encoder", "--cached-prefix"),
             "this command makes the published drafter, block; specdec drafter trains the faster "
             "one from a verifier",
         ),
         **dict.fromkeys(
-            [f"--{name}" for name in _COPYING],
+            ("--init-decoder-from-verifier", "--decoder-layers-from", "--copy-positions"),
             "the published drafter begins with the verifier's encoder alone; omit it",
         ),
     },

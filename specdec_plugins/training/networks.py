@@ -28,7 +28,7 @@ from specdec_plugins.decoding.networks import (
 from specdec_plugins.decoding.networks.fairseq_names import stored_state
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.decoding.networks.trained import Model, State
-from specdec_plugins.errors import UserError, require
+from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import is_bundle, read_bundle
 from specdec_plugins.formats.checkpoints import untrained
 from specdec_plugins.formats.dictionaries import load_dictionaries
@@ -137,7 +137,6 @@ def go_on_from(path: Path, drafter: BlockDrafter) -> None:
 
     Raises UserError where it holds no drafter of the same network.
     """
-    path = _file_of(path)
     found = _read(path)
     learnt = {name for name, weight in drafter.named_parameters() if weight.requires_grad}
     state = drafter.state_dict()
@@ -152,18 +151,11 @@ def go_on_from(path: Path, drafter: BlockDrafter) -> None:
     drafter.load_state_dict({**state, **{name: found[name] for name in learnt}})
 
 
-def _file_of(path: Path) -> Path:
-    """The weights of a drafter in a bundle or a checkpoint."""
-    if not is_bundle(path):
-        return path
-    part = read_bundle(path).drafter
-    if part is None or part.network is None:
-        raise UserError(f"--from {path}: the bundle has no drafter with weights; leave it out")
-    return path / part.network.weights
-
-
 def _read(path: Path) -> State:
-    return read_model(path).network(torch.float32, torch.device("cpu")).state_dict()
+    """The weights of a drafter in a bundle or a checkpoint."""
+    part = read_bundle(path).drafter if is_bundle(path) else None
+    file = path / part.network.weights if part and part.network else path
+    return read_model(file).network(torch.float32, torch.device("cpu")).state_dict()
 
 
 def checkpoint_of(drafter: BlockDrafter, learnt: State, verifier: Model) -> dict[str, Any]:
@@ -186,7 +178,7 @@ def checkpoint_of(drafter: BlockDrafter, learnt: State, verifier: Model) -> dict
 _PAIRS = 50_000_000  # of tokens to align, in 3.6 GB of memory: 100,000 sentences of 22 tokens
 _ITERATIONS = 4  # of IBM model 1
 _TYPES, _LEAST = 80, 0.002  # most target types of a source type, and their smallest t
-_TENSORS = ("common", "types", "starts")
+_TENSORS = tuple(f"decoder.shortlist.{name}" for name in ("common", "types", "starts"))
 _COMMON = 500  # frequent target types that every sentence may draft
 
 
@@ -194,26 +186,25 @@ def new_shortlist(data: Path, start: Path | None) -> State:
     """The tensors of a shortlist for a training text, and all that the drafter in `start` lists:
     that may have been trained on more.
     """
-    found: State = aligned_shortlist(data)
-    earlier = _read(_file_of(start)) if start else {}
-    name = "decoder.shortlist.starts"  # one more than source types
+    found, earlier = aligned_shortlist(data), _read(start) if start else {}
+    name = _TENSORS[-1]  # one more than source types
     is_alike = name in earlier and len(earlier[name]) == len(found[name])
     return joined(found, earlier) if is_alike else found
 
 
 def joined(first: State, second: State) -> State:
     """What either of two shortlists for the same vocabularies holds."""
-    both = [[each[f"decoder.shortlist.{n}"].long() for n in _TENSORS] for each in (first, second)]
+    both = [[each[name].long() for name in _TENSORS] for each in (first, second)]
     sources = torch.arange(len(both[0][2]))
     rows = [sources[:-1].repeat_interleave(starts.diff()) for _, _, starts in both]
     entries = torch.stack([torch.cat(rows), torch.cat([types for _, types, _ in both])])
     row, types = entries.unique(dim=1)
     common = torch.cat([common for common, _, _ in both]).unique()
     tensors = (common, types, torch.searchsorted(row.contiguous(), sources))
-    return {f"decoder.shortlist.{n}": t.int() for n, t in zip(_TENSORS, tensors, strict=True)}
+    return {name: tensor.int() for name, tensor in zip(_TENSORS, tensors, strict=True)}
 
 
-def aligned_shortlist(data: Path) -> dict[str, Tensor]:
+def aligned_shortlist(data: Path) -> State:
     """The tensors of a shortlist, as a drafter's checkpoint has them, from a training text."""
     both = load_dictionaries(data)
     stem = data / f"train.{both.source_lang}-{both.target_lang}"
@@ -229,7 +220,7 @@ def aligned_shortlist(data: Path) -> dict[str, Tensor]:
     starts = numpy.searchsorted(first[kept], numpy.arange(len(both.source) + 1))
     arrays = (common[counts[common] > 0], second[kept], starts)
     tensors = zip(_TENSORS, map(torch.from_numpy, arrays), strict=True)
-    return {f"decoder.shortlist.{name}": tensor.int() for name, tensor in tensors}
+    return {name: tensor.int() for name, tensor in tensors}
 
 
 def likely_types(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
@@ -17,10 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.adamw import adamw
 
-from specdec_plugins.criterions.glat_loss import SmoothedLoss
 from specdec_plugins.training.objective import ProjectedLoss, dropout_mask
 
-_compute_loss = LabelSmoothedCrossEntropyCriterion.compute_loss
 _forward = LabelSmoothedCrossEntropyCriterion.forward
 _attention = functional.scaled_dot_product_attention
 
@@ -30,25 +29,14 @@ def quick(bfloat16: bool) -> Iterator[None]:
     """Trainings inside the block use these operations."""
     criterion = LabelSmoothedCrossEntropyCriterion
     with ExitStack() as stack:
-        stack.enter_context(_replaced(adam, "Adam", Adam))
+        stack.enter_context(patch.object(adam, "Adam", Adam))
         # Where float16 overflows, fairseq moves a zero to the GPU.
-        stack.enter_context(_replaced(Tensor, "cuda", lambda tensor: tensor))
+        stack.enter_context(patch.object(Tensor, "cuda", lambda tensor: tensor))
         if bfloat16:
-            stack.enter_context(_replaced(functional, "scaled_dot_product_attention", attention))
-            stack.enter_context(_replaced(FairseqDropout, "forward", dropout))
-            stack.enter_context(_replaced(criterion, "compute_loss", compute_loss))
-            stack.enter_context(_replaced(criterion, "forward", projected_loss))
+            stack.enter_context(patch.object(functional, "scaled_dot_product_attention", attention))
+            stack.enter_context(patch.object(FairseqDropout, "forward", dropout))
+            stack.enter_context(patch.object(criterion, "forward", projected_loss))
         yield
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def dropout(module: FairseqDropout, x: Tensor, inplace: bool = False) -> Tensor:
@@ -150,23 +138,6 @@ class Adam(torch.optim.Optimizer):
         state |= {"step": state["step"] + 1, "exp_avg": moments[0], "exp_avg_sq": moments[1]}
         if whole is not weight:
             weight.copy_(whole)
-
-
-def compute_loss(
-    criterion: LabelSmoothedCrossEntropyCriterion,
-    model: Any,
-    net_output: Any,
-    sample: Any,
-    reduce: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """LabelSmoothedCrossEntropyCriterion.compute_loss: the loss with and without smoothing."""
-    if not reduce or criterion.ignore_prefix_size > 0:
-        return _compute_loss(criterion, model, net_output, sample, reduce)
-    logits, targets = net_output[0].flatten(0, 1), model.get_targets(sample, net_output).flatten()
-    share = criterion.eps / (logits.size(1) - 1)  # of every type but the target
-    smoothed, plain = SmoothedLoss.apply(logits, targets, share)
-    counts = (targets != criterion.padding_idx).float()  # [N]
-    return (smoothed * counts).sum(), (plain * counts).sum()
 
 
 def projected_loss(

@@ -33,34 +33,36 @@ SAMPLES = "data/samples/en-de.tsv"
 
 @dataclass(frozen=True)
 class Preset:
-    """The settings of a recipe that depend on the amount of data and time."""
+    """The settings of a recipe that depend on the amount of data and time; by default as published
+    for WMT14 English-German.
+    """
 
-    merges: int  # joint BPE merges
-    max_words: int  # a side of a tokenised training pair
-    max_ratio: float  # longer side / shorter side, words of a training pair
-    encoder_layers: int
-    verifier_layers: int  # of its decoder
-    drafter_layers: int  # of its decoder
-    width: int
-    ffn: int
-    heads: int
-    dropout: float
-    max_tokens: int  # that a process computes at once
-    verifier_lr: float
-    verifier_warmup: int
-    verifier_updates: int
-    verifier_tokens: int  # target tokens an update
-    beam: int  # of the distillation
-    retrain_lr: float  # the verifier on distilled data
-    retrain_warmup: int
-    retrain_updates: int  # 0: the teacher is the verifier
-    drafter_lr: float
-    drafter_warmup: int
-    drafter_updates: int
-    drafter_tokens: int
-    block_size: int
-    save_updates: int  # between two checkpoints that may be averaged
-    averaged: int  # checkpoints
+    merges: int = 32000  # joint BPE merges
+    max_words: int = 250  # a side of a tokenised training pair
+    max_ratio: float = 1.5  # longer side / shorter side, words of a training pair
+    encoder_layers: int = 6
+    verifier_layers: int = 6  # of its decoder
+    drafter_layers: int = 6  # of its decoder
+    width: int = 512
+    ffn: int = 2048
+    heads: int = 8
+    dropout: float = 0.1
+    max_tokens: int = 8192  # that a process computes at once
+    verifier_lr: float = 7e-4
+    verifier_warmup: int = 4000
+    verifier_updates: int = 100_000
+    verifier_tokens: int = 32_000  # target tokens an update
+    beam: int = 5  # of the distillation
+    retrain_lr: float = 3e-4  # the verifier on distilled data
+    retrain_warmup: int = 1000
+    retrain_updates: int = 20_000  # 0: the teacher is the verifier
+    drafter_lr: float = 5e-4
+    drafter_warmup: int = 10_000
+    drafter_updates: int = 300_000
+    drafter_tokens: int = 128_000
+    block_size: int = 25
+    save_updates: int = 1500  # between two checkpoints that may be averaged
+    averaged: int = 10  # checkpoints
     retrain_smoothing: float = 0.1  # label smoothing there
     verifier_end_lr: float = 0.0  # both trainings fall to it linearly; 0: inverse square root
     drafter_hours: float = 0.0  # of specdec drafter in place of updates; 0: as published
@@ -73,17 +75,16 @@ class Preset:
 
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
+        # One more, since fairseq writes none at an update that also ends an epoch.
+        needed = (self.averaged + 1) * self.save_updates
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):
-            # One more, since fairseq writes none at an update that also ends an epoch.
-            needed = (self.averaged + 1) * self.save_updates
-            if name == "retrain_updates" and self.retrain_updates == 0:
-                continue
-            if getattr(self, name) < needed:
-                raise UserError(
-                    f"{name} is {getattr(self, name)}, too few to save {self.averaged} "
-                    f"checkpoints, one every {self.save_updates} updates; expected {needed} or "
-                    "more, or a smaller save_updates or averaged."
-                )
+            number = getattr(self, name)
+            require(
+                number >= needed or (name == "retrain_updates" and number == 0),
+                f"{name} is {number}, too few to save {self.averaged} checkpoints, one every "
+                f"{self.save_updates} updates; expected {needed} or more, or a smaller "
+                "save_updates or averaged.",
+            )
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -106,19 +107,14 @@ BELOW_ONE = (
     "dropout", "retrain_smoothing", "masked", "verifier_lr", "verifier_end_lr", "retrain_lr",
     "drafter_lr",
 )  # fmt: skip
-
-
 _NOT_BY_HOURS = tuple(f"drafter_{name}" for name in ("layers", "lr", "warmup", "updates", "tokens"))
 
 
 def make_preset(name: str, changes: Sequence[str]) -> Preset:
     """A preset with some of its values changed, each as ``name=value``.
 
-    Raises UserError for a name that does not exist, for a value that is not a number, and for one
-    that nothing would read.
+    Raises UserError for a value that does not exist, is no number, or that nothing would read.
     """
-    if name not in PRESETS:
-        raise UserError(f"There is no preset {name!r}; choose one of: {', '.join(PRESETS)}.")
     preset = PRESETS[name]
     kinds = {field.name: type(getattr(preset, field.name)) for field in fields(Preset)}
     kinds = {name: kind for name, kind in kinds.items() if kind in (int, float)}
@@ -181,12 +177,12 @@ class Recipe:
             "give either --train and --valid, or --prepared.",
         )
         require(bool(args.valid or not args.train), "--train needs a dev set; give --valid.")
-        self.start = args.start
         require(
-            not self.start or is_bundle(self.start),
-            f"--from {self.start}: not a bundle; give a folder with bundle.json.",
+            not args.start or is_bundle(args.start),
+            f"--from {args.start}: not a bundle; give a folder with bundle.json.",
         )
         self.args, self.out = args, spelt(args.out)
+        self.start = spelt(args.start) if args.start else ""
         self.preset = make_preset(args.preset, args.set)
         self.train, self.valid, self.tests, self.also = (
             [_item(item) for word in words for item in _split(word)]
@@ -194,7 +190,6 @@ class Recipe:
         )
         self.text = spelt(args.prepared) if args.prepared else self.path("prepared")
         if self.start:
-            self.start = spelt(self.start)
             # Imported late: it imports fairseq, which takes seconds.
             from specdec_plugins.training.growing import times_wider
 

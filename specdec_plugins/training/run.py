@@ -14,6 +14,8 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import torch
+
 from specdec_plugins.corpus import cli
 from specdec_plugins.corpus.checkpoints import LAST, check_save_dir, kept_precision, restored
 from specdec_plugins.corpus.cli import BY_TIMEOUT, like, logger, option
@@ -130,12 +132,10 @@ class DrafterOptions(TrainingOptions):
 
     REMOVED: ClassVar[Mapping[str, str]] = {
         **TrainingOptions.REMOVED,
-        "--from": "train.py --finetune-from-model FILE starts from an earlier drafter",
         "--best-by": "the best checkpoint has the most expected_length in the log; omit it",
         **dict.fromkeys(
-            ("--arch", "--sequential-head", "--head-attention", "--blocks", "--hours"),
-            "this command trains the drafter as published; specdec drafter trains the faster one "
-            "with a head, for hours",
+            ("--arch", "--sequential-head", "--blocks"),
+            "this command trains the drafter as published; specdec drafter trains the faster one",
         ),
     }
 
@@ -186,7 +186,6 @@ def _grow(args: VerifierOptions, bundle: Path) -> Path:
 
     checkpoint, told = grown_verifier(bundle, args.data, vars(args), args.seed)
     path: Path = args.save_dir / "initial.pt"
-    path.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(checkpoint, path)
     logger.info("starting from %s: %s", told, path)
     return path
@@ -295,8 +294,6 @@ def _schedule(args: TrainingOptions) -> list[Any]:
 
 def _processes(args: TrainingOptions) -> tuple[list[Any], list[Any], int, dict[str, str]]:
     """The launcher of train.py, its flags for devices, the workers, and the environment."""
-    import torch
-
     num_gpus = 0 if args.cpu else torch.cuda.device_count()
     num_workers = args.workers or num_gpus or 1
     if num_gpus:

@@ -1,12 +1,20 @@
-"""What the slower tests of this folder share: a tiny verifier, and distillation by it."""
+"""What the tests of this folder share: a tiny verifier, distillation by it, files of pairs."""
 
 from __future__ import annotations
 
+import lzma
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+def write_tsv(path: Path, pairs: Sequence[tuple[str, ...]]) -> Path:
+    data = "".join("\t".join(pair) + "\n" for pair in pairs).encode()
+    path.write_bytes(lzma.compress(data) if path.suffix == ".xz" else data)
+    return path
 
 
 @dataclass(frozen=True)

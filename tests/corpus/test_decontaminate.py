@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-import lzma
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,28 +12,20 @@ import pytest
 from specdec_plugins.corpus import decontaminate
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.corpus.resume import locked
+from tests.corpus.conftest import write_tsv
 from tests.refusals import refused, told
-
-
-def write(path: Path, pairs: Sequence[tuple[str, ...]]) -> Path:
-    text = "".join("\t".join(pair) + "\n" for pair in pairs)
-    if path.suffix == ".xz":
-        path.write_bytes(lzma.compress(text.encode()))
-    else:
-        path.write_text(text, encoding="utf-8")
-    return path
 
 
 @pytest.fixture
 def corpora(tmp_path: Path) -> Path:
     """Dev and test sets, samples with a third column, and training files beside them."""
-    write(tmp_path / "dev.tsv", [("Old.", "Alt."), ("A dog.", "Ein Hund."), ("Two.", "Zwei.")])
-    write(tmp_path / "test.tsv.xz", [("The end!", "Das Ende!")])
-    write(tmp_path / "samples.tsv", [("Hello you.", "Hallo du.", "chat")])
+    write_tsv(tmp_path / "dev.tsv", [("Old.", "Alt."), ("A dog.", "Ein Hund."), ("Two.", "Zwei.")])
+    write_tsv(tmp_path / "test.tsv.xz", [("The end!", "Das Ende!")])
+    write_tsv(tmp_path / "samples.tsv", [("Hello you.", "Hallo du.", "chat")])
     pairs = [("a dog", "Der Hund."), ("Fine.", "ein hund"), ("Old.", "Alt."), ("Good.", "Gut.")]
-    write(tmp_path / "train.one.en-de.tsv.xz", [*pairs, ("Some end.", "Das  Ende")])
-    write(tmp_path / "train.multi30k.en-de.tsv", [("A man.", "Ein Mann.")])
-    write(tmp_path / "train.other.en-ro.tsv", [("A man.", "Un om.")])
+    write_tsv(tmp_path / "train.one.en-de.tsv.xz", [*pairs, ("Some end.", "Das  Ende")])
+    write_tsv(tmp_path / "train.multi30k.en-de.tsv", [("A man.", "Ein Mann.")])
+    write_tsv(tmp_path / "train.other.en-ro.tsv", [("A man.", "Un om.")])
     return tmp_path
 
 
@@ -103,7 +93,7 @@ def test_a_full_disk_is_said_in_a_sentence(
 
 def test_somebody_s_file_is_not_replaced(corpora: Path) -> None:
     (corpora / "mix").mkdir()
-    mine = write(corpora / "mix" / "valid.tsv", [("Mine", "Meins")])
+    mine = write_tsv(corpora / "mix" / "valid.tsv", [("Mine", "Meins")])
     refused("valid.tsv: exists, and was not written by", run, corpora, "--train", corpora)
     assert mine.read_text() == "Mine\tMeins\n"
     assert list((corpora / "mix").iterdir()) == [mine]
@@ -159,9 +149,9 @@ def test_a_clean_mix_with_weights_and_sets_of_its_own(tmp_path: Path) -> None:
     names = [f"{a}{b}" for a in "abcdefghij" for b in "klm"]
     chat = [(f"My name is {name}.", f"Ich heiße {name}.") for name in names]
     more = [("A name: ZZ.", "Er hei&szlig;t ZZ."), ("The end", "Das ENDE"), ("Da!", "")]
-    write(tmp_path / "train.chat.en-de.tsv.xz", [*chat, *more])
-    write(tmp_path / "news.tsv", [("Page 1", "Seite 1"), ("PAGE 2", "Seite 2"), ("Ok", "Gut")])
-    write(tmp_path / "dev.tsv", [("The end!", "Das Ende!")])
+    write_tsv(tmp_path / "train.chat.en-de.tsv.xz", [*chat, *more])
+    write_tsv(tmp_path / "news.tsv", [("Page 1", "Seite 1"), ("PAGE 2", "Seite 2"), ("Ok", "Gut")])
+    write_tsv(tmp_path / "dev.tsv", [("The end!", "Das Ende!")])
     corpora = [tmp_path / "train.chat.en-de.tsv.xz", f"{tmp_path}/news.tsv:1-2"]
     flags = ["--weights", "chat=2", "news=3", "--split-off", "chat=5,3", "--clean"]
     mix = run_mix(tmp_path, "--train", *corpora, *flags)
@@ -180,8 +170,8 @@ def test_a_clean_mix_with_weights_and_sets_of_its_own(tmp_path: Path) -> None:
 
 def test_clean_text_in_another_script(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept = ("Open the window.", "Открой окно.")
-    write(tmp_path / "text.tsv", [kept, ("A fish.", "一条鱼在这里"), ("Two.", "两个")])
-    write(tmp_path / "dev.tsv", [("The end!", "Вот и всё!")])
+    write_tsv(tmp_path / "text.tsv", [kept, ("A fish.", "一条鱼在这里"), ("Two.", "两个")])
+    write_tsv(tmp_path / "dev.tsv", [("The end!", "Вот и всё!")])
     flags = ["--pair", "en-ru", "--clean"]
     assert run_mix(tmp_path, "--train", tmp_path / "text.tsv", *flags) == ["\t".join(kept)]
     assert "most pairs were dropped (other script)" in caplog.text
@@ -189,8 +179,8 @@ def test_clean_text_in_another_script(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_a_weight_that_is_no_whole_number(tmp_path: Path) -> None:
     pairs = [(f"Line {number}.", f"Zeile {number}.") for number in range(400)]
-    write(tmp_path / "text.tsv", pairs)
-    write(tmp_path / "dev.tsv", [("The end!", "Das Ende!")])
+    write_tsv(tmp_path / "text.tsv", pairs)
+    write_tsv(tmp_path / "dev.tsv", [("The end!", "Das Ende!")])
     counts = {}
     for weight in ("0.3", "2.3"):
         mix = run_mix(tmp_path, "--train", tmp_path / "text.tsv", "--weights", f"text={weight}")
@@ -222,7 +212,7 @@ def test_impossible_mixes(corpora: Path, flags: list[str], sentence: str) -> Non
 
 def test_neighbours_are_joined_too(corpora: Path) -> None:
     pairs = [(f"Sentence {n}.", f"Satz {n}.") for n in range(200)]
-    write(corpora / "long.tsv", pairs)
+    write_tsv(corpora / "long.tsv", pairs)
     lines = run(corpora, "--train", corpora / "long.tsv", "--joined", "0.1")
     joined = [line for line in lines if line.count("Sentence") > 1]
     assert [line for line in lines if line not in joined] == ["\t".join(pair) for pair in pairs]

@@ -20,7 +20,6 @@ from specdec_plugins.app.settings import Settings
 from specdec_plugins.corpus import distill, teacher
 from specdec_plugins.corpus.teacher import ChunkTranslator, DataBin, Search, Teacher
 from tests.corpus.conftest import Verifier, distil
-from tests.programs import specdec
 from tests.refusals import refused
 
 pytestmark = pytest.mark.fairseq
@@ -70,21 +69,12 @@ def test_in_8_bits_a_sentence_is_translated_as_alone(verifier: Verifier, tmp_pat
     for index in set(range(len(found))) - set(verifier.too_long):
         [(_, line)] = model.translate([index], max_tokens=1)
         assert found[index] == model._dictionary.encode_line(line)
-    # What another precision gave is not mixed in.
-    refused("exists with other data or settings", distil, verifier, tmp_path / "kd")
-    with pytest.raises(SystemExit):
-        distil(verifier, tmp_path / "kd", "--engine", "ctranslate2")
 
 
 def test_translations_are_those_of_fairseqs_search(verifier: Verifier, distilled: Path) -> None:
-    settings = Settings(
-        str(verifier.data),
-        verifier=str(verifier.checkpoint),
-        source_lang="en",
-        target_lang="de",
-        strategy="AR",
-    )
-    settings = replace(settings, device="cpu")
+    files = {"data": str(verifier.data), "verifier": str(verifier.checkpoint)}
+    languages = {"source_lang": "en", "target_lang": "de"}
+    settings = Settings(**files, **languages, strategy="AR", device="cpu")
     search = FairseqSearch(settings, beam=2, max_len=9, min_len=1)
     found, sources = sentences(distilled, "de"), sentences(verifier.data, "en")
     read = [i for i in range(len(found)) if i not in verifier.too_long]
@@ -205,7 +195,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_is_translated_first_is_from_everywhere(
-    verifier: Verifier, tmp_path: Path, asked: list[int]
+    verifier: Verifier, distilled: Path, tmp_path: Path, asked: list[int]
 ) -> None:
     """A training set has one corpus behind the other; hours may end anywhere."""
     distil(verifier, tmp_path / "kd", "--chunk-size", 1)
@@ -214,6 +204,7 @@ def test_what_is_translated_first_is_from_everywhere(
         part = range(number * third, (number + 1) * third)
         assert len(set(asked[:third]) & set(part)) >= third // 3
     assert sorted(asked) == sorted(set(range(verifier.num_sentences)) - set(verifier.too_long))
+    assert sentences(tmp_path / "kd", "de") == sentences(distilled, "de")
 
 
 def test_a_sentence_that_comes_again_is_translated_once(
@@ -309,23 +300,3 @@ def test_data_of_the_other_direction_is_refused(verifier: Verifier, tmp_path: Pa
     reverse = replace(verifier, data=data)
     refused("was trained from en to de", distil, reverse, tmp_path / "kd")
     assert not (tmp_path / "kd.parts").exists()
-
-
-def test_other_dictionaries_are_refused(verifier: Verifier, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(verifier.data, data)
-    with (data / "dict.de.txt").open("a") as file:
-        file.write("more 1\n")
-    other = Verifier(data, verifier.checkpoint, 0, [])
-    refused("16 target symbols and the target dictionary 17", distil, other, tmp_path / "kd")
-
-
-@pytest.mark.integration
-def test_the_command(verifier: Verifier, distilled: Path, tmp_path: Path) -> None:
-    flags = ["--path", verifier.checkpoint, "--output", "kd", "--cpu", "--max-len-b", 8]
-    done = specdec("distill", verifier.data, *flags, "--beam", 2, cwd=tmp_path)
-    assert "2 of them too long" in done.stderr
-    assert sentences(tmp_path / "kd", "de") == sentences(distilled, "de")
-    bad = specdec("distill", tmp_path, *flags, cwd=tmp_path, expect=2)
-    assert bad.stderr.splitlines()[-1].startswith("specdec distill: error: ")
-    assert "Traceback" not in bad.stderr

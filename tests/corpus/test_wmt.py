@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import zipfile
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specdec_plugins.corpus import wmt
-from specdec_plugins.corpus.wmt import Store, check_same_segments, open_member, parse_sgm
+from specdec_plugins.corpus.wmt import Store, open_member, plain_text
 from tests.programs import script
 from tests.refusals import refused
 
@@ -65,7 +66,9 @@ def archives(folder: Path, name: str) -> Path:
 )
 def test_a_data_set_in_each_direction(name: str, direction: str, tmp_path: Path) -> None:
     flags = [name, "--archives", archives(tmp_path / "archives", name), "--direction", direction]
-    wmt.COMMAND(*flags, "--out", tmp_path / "out", "--merges", 20, "--workers", 1)
+    wmt.COMMAND(*flags, "--out", tmp_path / "out", "--workers", 1)
+    stamp = json.loads((tmp_path / "out/.stamps/learn-codes.json").read_text())
+    assert stamp["settings"]["--merges"] == "32000"
     num_corpora = len(wmt.DATA_SETS[name].train)
     for side in direction.split("-"):
         text, raw = LINES[side], tmp_path / "out" / "raw"
@@ -104,6 +107,7 @@ def test_without_a_network(tmp_path: Path) -> None:
     by_hand = f"fetch http://127.0.0.1:9/x/{name} by hand and put it at {tmp_path}/archives/{name}"
     refused(by_hand, wmt.COMMAND, *flags)
     refused("expected en-de or de-en", wmt.COMMAND, *flags, "--direction", "de-ro")
+    refused("none: the BPE codes cannot be read", wmt.COMMAND, *flags, "--codes", "none")
 
 
 ARCHIVE = ("a.tgz", "http://127.0.0.1:9/a.tgz", ("x.en", "x.de"))
@@ -177,16 +181,7 @@ in one &lt;b&gt; AT&T </seg>
 """
 
 
-def test_segments_stay_in_order_empty_ones_too_and_sides_must_hold_the_same() -> None:
-    segments = parse_sgm(SGM, "x")
-    assert segments == [
-        ("one", "1", "A title & more"),
-        ("one", "2", "two lines in one <b> AT&T"),
-        ("one", "3", ""),
-        ("two", "1", "Last"),
-    ]
-    check_same_segments(segments, [(d, n, "other") for d, n, _ in segments], "x")
-    refused("x: no <seg> found", parse_sgm, "<html></html>", "x")
-    refused("4 source segments, 3", check_same_segments, segments, segments[:3], "x")
-    swapped = [segments[1], segments[0], *segments[2:]]
-    refused("segment 1 of document 'one' where", check_same_segments, segments, swapped, "x")
+def test_segments_stay_in_order_and_empty_ones_stay_lines() -> None:
+    lines = ["A title & more", "two lines in one <b> AT&T", "", "Last"]
+    assert plain_text(SGM.encode(), "x") == plain(lines)
+    refused("x: no <seg> found", plain_text, b"<html></html>", "x")

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import benchmarks.reproduce
-import benchmarks.run
-from specdec_plugins.app import convert, main
-from specdec_plugins.corpus import checkpoints, decontaminate, distill, prepare, scoring, wmt
+from specdec_plugins import cli
+from specdec_plugins.app import main
 from specdec_plugins.corpus.cli import CommandLine
 from specdec_plugins.serving import cli as serving
-from specdec_plugins.training import initial, recipe, run
+from specdec_plugins.training import initial
 from tests.programs import script
 from tests.refusals import told
 
+PLACES = [cli._place(place) for place, _ in cli.COMMANDS.values() if place.endswith(".run")]
 COMMANDS = [
-    *(m.COMMAND for m in (checkpoints, decontaminate, distill, prepare, wmt)),
-    *(run.VERIFIER, run.DRAFTER, scoring.EVALUATE, scoring.REF, recipe.COMMAND, convert.BUNDLE),
+    *(getattr(import_module(module), name.removesuffix(".run")) for module, name in PLACES),
     *(initial.COMMAND, main.INFERENCE, serving.COMMAND),
-    *(benchmarks.run.COMMAND, benchmarks.reproduce.COMMAND),
 ]
 
 

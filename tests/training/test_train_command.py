@@ -244,10 +244,6 @@ def test_embeddings_are_shared_where_the_vocabulary_is_joint(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--preset", "en-fr"], 'Invalid value "en-fr" for --preset. Choose from'),
-        (["--nonsense", "1"], "Unknown option: --nonsense"),
-        (["--updates", "0"], "--updates must be 1 or more, not 0"),
-        (["--workers", "two"], "--workers: expected a whole number, not 'two'"),
         (["--best-by", "loss"], "--best-by was removed: the best checkpoint has"),
         (["--data", "/nowhere"], "--data /nowhere: no such folder"),
         (["--verifier", "/nowhere"], "--verifier /nowhere: no such file; expected a checkpoint"),
