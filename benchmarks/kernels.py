@@ -27,7 +27,6 @@ from specdec_plugins.corpus.scoring import read_lines
 from specdec_plugins.decoding.networks import StackConfig
 from specdec_plugins.decoding.networks.cache import KVCache, SourceMemory
 from specdec_plugins.decoding.networks.cpu import ops
-from specdec_plugins.decoding.networks.cpu.ops import instruction_sets
 from specdec_plugins.decoding.networks.cpu.products import NativeLayers, NativeLinear
 from specdec_plugins.decoding.networks.layers import LayerStack
 from specdec_plugins.errors import Parser
@@ -167,7 +166,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of every engine")
     parser.add_argument("--repeats", type=int, default=30, help="timed passes, of which the median")
     parser.add_argument("--cold", action="store_true", help="empty the caches before each pass")
-    parser.add_argument("--sets", nargs="+", default=instruction_sets(), metavar="NAME")
+    parser.add_argument("--sets", nargs="+", default=ops.instruction_sets(), metavar="NAME")
     parser.add_argument("--size", default="6x512x32000", metavar="LAYERSxWIDTHxTYPES")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
     parser.add_argument("--around", type=Path, metavar="TEXT", help="sentences, one a line")

@@ -52,9 +52,8 @@ def run(options: Options) -> Record:
     test, lengths = read_test_set(options.test, pair, options.sentences), Lengths()
     systems = options.systems(pair.drafter, pair.assistant is not None)
     work = str(Path(options.work) / f"converted.{pair.name.replace('/', '--')}")
-    workload = Workload(
-        *(pair, test.sentences, lengths, options.device, max(options.batches), work)
-    )
+    most = max(options.batches)
+    workload = Workload(pair, test.sentences, lengths, options.device, most, work)
     convert(workload, {name for one in systems for name in (one.engine, one.role)})
     cells = measure(systems, workload, options)
     return {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from benchmarks.engines import Lengths, Workload, convert, load
-from benchmarks.pair import Pair, Sentence, read_test_set
+from benchmarks.pair import Pair, read_test_set
 from benchmarks.systems import System
 from specdec_plugins.app import convert as conversion
 from tests.bundles import captions
@@ -47,18 +45,14 @@ def bundle_of(model: Path, output: Path) -> Path:
     return output
 
 
-def workload_of(pair: Pair, work: Path, lines: Sequence[str] = LINES) -> Workload:
+def workload_of(pair: Pair, work: Path) -> Workload:
     path = work / "test.tsv"
-    path.write_text("".join(f"{line}\tein Satz\n" for line in lines))
+    path.write_text("".join(f"{line}\tein Satz\n" for line in LINES))
     test = read_test_set(str(path), pair)
     lengths = Lengths(max_len=24)
-    made = Workload(pair, test.sentences, lengths, max_batch=len(lines), work=str(work / "work"))
+    made = Workload(pair, test.sentences, lengths, max_batch=len(LINES), work=str(work / "work"))
     convert(made, {"transformers", "ctranslate2"})
     return made
-
-
-def tokens_of(system: System, workload: Workload, rows: Sequence[Sentence]) -> list[list[str]]:
-    return load(system, workload, threads=1).translate(rows).tokens
 
 
 @pytest.mark.parametrize("kind", ["opus", "exported"])
@@ -68,7 +62,9 @@ def test_every_engine_says_the_same_of_a_marian_folder(
     model = request.getfixturevalue(kind)
     pair = Pair.of(bundle_of(model, tmp_path / "bundle"), None, None).beside(model)
     workload = workload_of(pair, tmp_path)
-    theirs, peer, mine = (tokens_of(one, workload, workload.sentences) for one in SYSTEMS)
+    theirs, peer, mine = (
+        load(one, workload, threads=1).translate(workload.sentences).tokens for one in SYSTEMS
+    )
     assert theirs == peer == mine
     assert len({tuple(tokens) for tokens in mine}) == len(LINES)
     assert "transformers reads the MarianMT folder as it is" in pair.describe()["model"]
@@ -84,4 +80,3 @@ def test_folders_that_do_not_belong_together_are_refused(
     other = tmp_path / "bart"
     folders.small_model(other, "bart")
     refused("expected a MarianMT folder, found a model of type 'bart'", pair.beside, other)
-    assert replace(pair, model="m").model == "m"

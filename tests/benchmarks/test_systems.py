@@ -11,8 +11,8 @@ from tests.refusals import refused, told
 PAIR = ("--pair", "p", "--test", "t", "--threads", "1")
 
 
-def asked(*words: str, pair: tuple[str, ...] = PAIR) -> Options:
-    options: Options = COMMAND.parse("--output", "out", *pair, *words)
+def asked(*words: str) -> Options:
+    options: Options = COMMAND.parse("--output", "out", *PAIR, *words)
     return options
 
 
@@ -57,17 +57,11 @@ def test_patterns_choose_systems() -> None:
     assert not options.takes(System("ours", "exact", "float32", only_batches=True), 1)
 
 
-def test_flags_that_do_not_fit_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "torch sees no GPU" in told(capsys, asked, "--device", "cuda")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--batches", "4", "0"), "--batches must be 1 or more"),
+        (("--device", "cuda"), "torch sees no GPU"),
         (("--repeats", "0"), "--repeats must be 1 or more"),
         (("--scripted-acceptance", "2"), "from 0 to 1"),
         (("--relaxed", "3"), "expected BETA:TAU"),
@@ -75,6 +69,10 @@ def test_flags_that_do_not_fit_are_refused(
     ],
 )
 def test_values_that_cannot_be_are_refused(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert message in told(capsys, asked, *words)
