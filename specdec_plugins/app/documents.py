@@ -122,8 +122,9 @@ class DocumentRun:
         return 1 if job.lost else status
 
     def _languages(self) -> tuple[str | None, str | None]:
-        settings = getattr(self.worker, "settings", None)
-        return getattr(settings, "source_lang", None), getattr(settings, "target_lang", None)
+        own = getattr(self.worker, "settings", None)  # with a model's languages, if it is here
+        asked = (getattr(own, n, self.given.get(n)) for n in ("source_lang", "target_lang"))
+        return next(asked), next(asked)
 
     def _translate(self, texts: Sequence[str], output: str) -> int:
         sentences = [

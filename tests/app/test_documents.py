@@ -103,6 +103,21 @@ def test_a_run_that_was_interrupted_goes_on(po: Path, capsys: pytest.CaptureFixt
     assert sorted(p.name for p in po.parent.iterdir()) == ["app.po", "out.po"]
 
 
+def test_a_memory_of_several_languages_is_read_in_those_that_are_asked_for(po: Path) -> None:
+    """A server, too, has no settings here that would name them."""
+    texts = "".join(
+        f'<tuv xml:lang="{lang}"><seg>{text}</seg></tuv>'
+        for lang, text in (("en", "Go"), ("de", "Los"), ("fr", "Allez"))
+    )
+    memory, out = po.with_name("m.tmx"), po.with_name("out.po")
+    memory.write_text(
+        f'<tmx version="1.4"><header srclang="en"/><body><tu>{texts}</tu></body></tmx>'
+    )
+    given = {"memory": str(memory), "source_lang": "en", "target_lang": "fr"}
+    assert run(Capitals(), file=str(po), output_path=str(out), **given) == 0
+    assert b'"Allez"' in out.read_bytes()
+
+
 def test_another_document_is_not_resumed(po: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(po.with_name("out.po"))
     run(Capitals(stop="Go"), file=str(po), output_path=out)
