@@ -72,9 +72,10 @@ class Dictionary:
             symbols.append(symbol)
             counts[symbol] = int(fields[1])
         read, total = cls(symbols, language), sum(counts.values())
-        read.rare = frozenset(
-            read.index(symbol) for symbol, count in counts.items() if count < _enough(symbol, total)
-        )
+        if len({*counts.values()}) > 1:  # else they are placeholders, not counts
+            read.rare = frozenset(
+                read.index(symbol) for symbol, n in counts.items() if n < _enough(symbol, total)
+            )
         return read
 
     def __len__(self) -> int:

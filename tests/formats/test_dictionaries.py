@@ -73,6 +73,7 @@ def test_characters_that_were_hardly_seen_are_known(tmp_path: Path) -> None:
     # Letters that fewer than ten tokens of a million have, and signs that were there a few times;
     # letters of other scripts, ASCII and longer pieces may be read.
     assert {read.symbols[i] for i in read.rare} == {"ø", "²", "§", "→"}
+    assert not Dictionary.load(write(tmp_path, "ø 1\n→ 1\n")).rare  # nobody counted
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
