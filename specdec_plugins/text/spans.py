@@ -45,11 +45,12 @@ _KINDS = {
     "escape": r"\\[nrtfv0](?![A-Za-z])|\\['\"@?]|\\u[0-9A-Fa-f]{4}",
     "flag": r"(?<![\w-])--[A-Za-z][\w-]{0,64}(?:=[^\s,;\"<>]{1,200})?",
     "mention": r"(?<![\w&])[@#][A-Za-z_][\w-]{0,64}(?:\.\w{1,64})*|(?<![\w&])#\d{1,10}\b",
+    "feet": r"(?<![\w.,'’])\d{1,2}['’′]\d{1,2}(?:[\"”″]|'')(?!\w)",  # 5'10"
     "swiss": r"(?<![\w.,'’])\d{1,3}(?:['’]\d{3}){1,6}(?![\w'’])",  # 250'000
     "emoticon": r"(?<!\S)(?:[:;=]['’-]?[()DPp|/\\*]{1,9}|<3)(?![^\s.,!?])",
     "colon": r"(?<![\w:]):[A-Za-z_][\w-]{0,32}:?(?![\w:])",
     "file": (
-        r"(?<![\w.-])[A-Za-z_][\w-]{0,64}(?:\.[\w-]{1,64}){0,4}\.(?:json|ya?ml|toml|xml|html?|css|[jt]sx?"
+        r"(?<![\w.-])[A-Za-z_][\w-]{0,64}(?:\(\d{1,3}\))?(?:\.[\w-]{1,64}){0,4}\.(?:json|ya?ml|toml|xml|html?|css|[jt]sx?"
         r"|py|rb|php|java|cs|cpp|hpp|sh|bat|ps1|exe|dll|so|txt|md|csv|tsv|log|conf|cfg|ini|sql|zip"
         r"|t?gz|tar|docx?|xlsx?|pptx?|pdf|png|jpe?g|gif|svg|mp[34])\b"
     ),
