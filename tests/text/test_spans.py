@@ -29,6 +29,8 @@ SPANS = {
     "`--max rows`, --max-rows=5 or os.path.join().": "`--max rows` | --max-rows=5 | os.path.join()",
     "Thanks :-) I <3 it (he said ;) and a :/ b: (c)": ":-) | <3 | ;) | :/",
     "He's 5'10\", it's in report(1).docx and 5' '10'": "5'10\" | report(1).docx",
+    "Use $HOME/.config/a.ini. Or %TEMP%\\log, [1..10]": "$HOME/.config/a.ini | %TEMP%\\log | 1..10",
+    "It costs $price/month, see $a[0].": "$price | $a[0]",
     "up to 250'000 or 1’250’000, not 5'000's or 7'30": "250'000 | 1’250’000",
     "@anna wrote :smile: about #42, my_var and a.txt": "@anna | :smile: | #42 | my_var | a.txt",
     "%PATH%, $HOME and $row['id']": "%PATH% | $HOME | $row['id']",
