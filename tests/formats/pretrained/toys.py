@@ -203,8 +203,10 @@ def add_model(folder: Path, model_type: str, **more: Any) -> None:
     own = ("max_length", "min_length", "no_repeat_ngram_size", "bad_words_ids")
     own += ("forced_bos_token_id", "forced_eos_token_id", "num_beams")
     generation = {k: settings.pop(k) for k in own if k in settings}
-    torch.manual_seed(0)
-    model = transformers.AutoModelForSeq2SeqLM.from_config(config(model_type, **settings)).eval()
+    with torch.random.fork_rng(devices=[]):  # transformers takes no generator
+        torch.manual_seed(0)
+        made = config(model_type, **settings)
+        model = transformers.AutoModelForSeq2SeqLM.from_config(made).eval()
     if model_type == "t5":
         for parameter in model.parameters():  # else every position says the same
             parameter.data *= 1.5 if parameter.dim() > 1 else 1.0
