@@ -21,14 +21,14 @@ _QUOTE = re.compile("[“”„«»]")
 _DASH = re.compile(r"\s[-–—]\s|—")  # between words
 _TYPED = re.compile(r"(?<=\S) - (?=\S)")
 _TIGHT, _TYPED_TIGHT = re.compile(r"(?<=\w)–(?=\w)"), re.compile(r"(?<=\w)-(?=\w)")
-_RANGE = re.compile(r"(?<=\d)-(?=\d)")
+_RANGE, _TYPED_RANGE = re.compile(r"(?<=\d)–(?=\d)"), re.compile(r"(?<=\d)-(?=\d)")
 
 
 def typeset_like(source: str, line: str, language: str) -> str:
     """A detokenised line with marks as typographic as those of its source.
 
-    Each is decided from left to right, so that the beginning of a text remains as it is when more
-    of it is known. language: of the line, two letters.
+    All but dashes between words are decided from left to right, so that the beginning of a text
+    remains as it is when more of it is known. language: of the line, two letters.
     """
     if source.isascii():
         return line
@@ -44,8 +44,10 @@ def typeset_like(source: str, line: str, language: str) -> str:
         rest = dashes[0] if len({*dashes}) == 1 else "-"
         signs = chain(dashes, repeat(rest))
         line = _TYPED.sub(lambda _: f" {next(signs)} ", line)
-    if num_tight := len(_TIGHT.findall(source)):
-        typed = _RANGE if _TYPED_TIGHT.search(source) else _TYPED_TIGHT
-        is_range = not _RANGE.search(source) and len(typed.findall(line)) <= num_tight
-        line = typed.sub("–", line) if is_range else line
-    return line
+    num_ranges = len(_RANGE.findall(source))
+    num_words = len(_TIGHT.findall(source)) - num_ranges
+    if num_ranges and not _TYPED_RANGE.search(source):
+        line = _TYPED_RANGE.sub("–", line, count=num_ranges)
+    # A hyphen within a word may be the translation's own.
+    has_hyphens = _TYPED_TIGHT.search(source) or len(_TYPED_TIGHT.findall(line)) > num_words
+    return line if has_hyphens else _TYPED_TIGHT.sub("–", line)

@@ -18,7 +18,7 @@ _SPACE = re.compile(r"\s")
 _WINDOW = 5000  # characters
 # What ends as a sentence and is none: "1." or "a)" before an item, "Signal." of Signal.Id, and
 # abbreviations that the package does not know everywhere.
-_SHORT = "approx|incl|excl|Dr|Mr|Mrs|Ms|Prof|St"
+_SHORT = "approx|incl|excl|Dr|Mr|Mrs|Ms|Prof"
 _GOES_ON = re.compile(
     rf"\s*(?:\d{{1,3}}|[A-Za-z])[.)]\s*|.*(?:[!-~]|\b(?:{_SHORT})\.\s*)", re.DOTALL
 )

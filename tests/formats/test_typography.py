@@ -22,7 +22,8 @@ from tests.bundles import BUNDLED
         ("a—b", "A - B-C", "A — B-C"),
         ("9–17, Monday–Friday", "9-17, Montag-Freitag", "9–17, Montag–Freitag"),
         ("an e-mail of 9–17", "eine E-Mail von 9-17", "eine E-Mail von 9–17"),
-        ("9–17", "9-17 im IT-Team", "9-17 im IT-Team"),
+        ("9–17", "9-17 im IT-Team", "9–17 im IT-Team"),
+        ("Monday–Friday", "Montag-Freitag im IT-Team", "Montag-Freitag im IT-Team"),
         ("9–17 and 1-2", "9-17 und 1-2", "9-17 und 1-2"),
     ],
 )
