@@ -12,7 +12,7 @@ from specdec_plugins.errors import UnreadableError, UserError, require
 from specdec_plugins.formats.dictionaries import Dictionary
 from specdec_plugins.formats.pretrained.languages import Languages
 from specdec_plugins.formats.pretrained.tokenizer import PLAIN, PretrainedTokenizer
-from specdec_plugins.formats.text import PROTECTED, TextPipeline
+from specdec_plugins.formats.text import PROTECTED, TextPipeline, composed
 from specdec_plugins.text.sentences import Split, sentence_splitter, whole_lines
 from specdec_plugins.text.spans import stand_ins
 
@@ -40,12 +40,11 @@ def join_subwords(tokens: str, symbol: str | None) -> str:
     return (tokens + " ").replace(_bpe_mark(symbol), "").rstrip()
 
 
-def composed(text: str) -> str:
-    """The text as vocabularies have it: letters and their accents in one (Unicode's NFC), and
-    forms of letters as the letters themselves (NFKC).
+def spelt(text: str) -> str:
+    """The text as vocabularies have it: letters and their accents in one, and forms of letters as
+    the letters themselves (NFKC).
     """
-    plain = _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
-    return unicodedata.normalize("NFC", plain)
+    return composed(_FORMS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text))
 
 
 def _bpe_mark(symbol: str) -> str:
@@ -149,7 +148,7 @@ class Codec:
 
     def _spells(self, piece: str) -> bool:
         try:
-            return self.unread.isdisjoint(self.source_ids(composed(piece)))
+            return self.unread.isdisjoint(self.source_ids(spelt(piece)))
         except UnreadableError:
             return False
 

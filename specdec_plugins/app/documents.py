@@ -122,9 +122,9 @@ class DocumentRun:
         return 1 if job.lost else status
 
     def _languages(self) -> tuple[str | None, str | None]:
-        own = getattr(self.worker, "settings", None)  # with a model's languages, if it is here
-        asked = (getattr(own, n, self.given.get(n)) for n in ("source_lang", "target_lang"))
-        return next(asked), next(asked)
+        own, given = getattr(self.worker, "settings", None), self.given  # a server has none here
+        source = getattr(own, "source_lang", given.get("source_lang"))
+        return source, getattr(own, "target_lang", given.get("target_lang"))
 
     def _translate(self, texts: Sequence[str], output: str) -> int:
         sentences = [

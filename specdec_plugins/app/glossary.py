@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple, Self
 
-from specdec_plugins.app.codec import Codec, composed
+from specdec_plugins.app.codec import Codec, spelt
 from specdec_plugins.app.files import open_input, read_lines
 from specdec_plugins.errors import UserError, located, require
 from specdec_plugins.text.markup import DENSE
@@ -76,7 +76,7 @@ class Glossary:
         Of terms that overlap, the first counts; of those that begin at one place, the longest. A
         term in small letters stands wherever its letters do.
         """
-        pieces, at, found = _PIECES.findall(composed(text)), 0, list[str]()
+        pieces, at, found = _PIECES.findall(spelt(text)), 0, list[str]()
         while at < len(pieces):
             term = self._at(pieces, at)
             at += 1 if term is None else len(term.pieces)
@@ -110,7 +110,7 @@ def distinct(terms: Iterable[tuple[str, str, str]]) -> dict[tuple[str, ...], _Te
 def _read(number: int, source: str, target: str, where: str) -> _Term:
     is_text = isinstance(source, str) and isinstance(target, str)
     require(is_text, f"{where}: a term and its translation must be strings, not {target!r}.")
-    pieces = _PIECES.findall(composed(source))
+    pieces = _PIECES.findall(spelt(source))
     if not pieces or not target.strip():
         side = "translation" if pieces else "source term"
         raise UserError(f"{where}: the {side} is empty; write it, or remove the line.")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from specdec_plugins.app.codec import Codec, composed
+from specdec_plugins.app.codec import Codec, spelt
 from specdec_plugins.app.glossary import Glossary
 from specdec_plugins.app.types import Ended, Score
 from specdec_plugins.decoding.extend import loop_end
@@ -159,14 +159,13 @@ class How:
             read, fault = Reading([codec.unk]), str(error)
         if codec.unread.isdisjoint(read.ids):
             return read
-        has_unknown, lacking = codec.unk in read.ids, codec.unknown(text)
+        has_letters, lacking = codec.unk in read.ids, codec.unknown(text)
         if (terms := self.glossary) is not None:  # which says what becomes of them
             lacking = [place for place in lacking if not terms.targets(text[slice(*place)])]
         read = self._masked(text, united(spans, lacking))
-        has_letters = any(one.isalpha() for place in lacking for one in text[slice(*place)])
-        if (
-            has_unknown and has_letters and len(read.ids) <= codec.num_framing
-        ):  # other signs need no translation
+        has_letters &= any(one.isalpha() for place in lacking for one in text[slice(*place)])
+        # Names in letters that it knows, and signs, need no translation.
+        if has_letters and len(read.ids) <= codec.num_framing:
             shown = text[slice(*lacking[0])][:_SHOWN]
             raise UnreadableError(fault or f"the model has no letters for {shown!r} and the like.")
         return read
@@ -182,7 +181,7 @@ class How:
         is_loud = self.codec.lowers_capitals and read.isupper() and num_letters >= _LOUD
         if is_loud:
             read = in_small_letters(read, self.codec.source_lang)
-        read = composed(read)
+        read = spelt(read)
         markup = None if mask is None else markup_of(mask)
         return Reading(self.codec.source_ids(read), mask, spans, is_loud, markup)
 

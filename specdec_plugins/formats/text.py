@@ -164,7 +164,7 @@ def join_bpe(tokens: str) -> str:
     return (tokens.strip() + " ").replace(BPE_SEPARATOR + " ", "").rstrip()
 
 
-def _composed(line: str) -> str:
+def composed(line: str) -> str:
     """Unicode's NFC. `normalize` would sort a long run of marks in quadratic time."""
     runs = groupby(line, lambda character: unicodedata.combining(character) > 0)
     parts = (sorted(run, key=unicodedata.combining) if marks else run for marks, run in runs)
@@ -258,7 +258,7 @@ class TextPipeline:
 
     def _normalize(self, line: str, language: str) -> str:
         # Vocabularies hold composed letters; macOS, for one, writes a letter and its accent apart.
-        line = _composed(line.translate(_INVISIBLE))
+        line = composed(line.translate(_INVISIBLE))
         if "ro" in self._languages.values():
             line = line.translate(_CEDILLA_TO_COMMA)
         if self._strip_diacritics and language == "ro":
