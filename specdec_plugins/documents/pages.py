@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from specdec_plugins.documents.base import (
     Document,
@@ -150,17 +150,20 @@ def _escaped(said: str) -> str:
 # Markdown
 
 _FRONT = re.compile(r"\A---[ \t]*\r?\n.*?^(?:---|\.\.\.)[ \t]*\r?$", re.DOTALL | re.MULTILINE)
+_TARGET = r"(?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\[[^\[\]]*\])"
+_IMAGE = r"!\[(?P<alt>(?:\\.|[^\[\]\\]|\[[^\[\]]*\])*)\]"
 _MARKDOWN = re.compile(
     r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))"
-    r"|(?P<void>\\\n|[ ]{2,}\n|!\[[^\[\]]*\](?:\([^()]*\)|\[[^\[\]]*\])?|\[\^[^\[\]]+\]"
+    rf"|(?P<void>\\\n|[ ]{{2,}}\n|{_IMAGE}(?P<target>{_TARGET})?|\[\^[^\[\]]+\]"
     r"|\\[^\w\s]|<[^<>\s]*[:@][^<>\s]*>)"
-    r"|(?P<close>\](?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\[[^\[\]]*\]))"
+    rf"|(?P<close>\](?P<link>{_TARGET})?)"
     r"|(?P<open>\[)"
     r"|(?P<mark>\*{1,3}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)|~~)"
     r"|(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?-->)",
     re.DOTALL,
 )
 _BLOCK = re.compile(r"(?=[-+*#>]+\s|\d+[.)]\s)")
+_TITLE = re.compile(r"\s(?P<quote>[\"'])(?P<said>[^\n]*)(?P=quote)\s*\)\Z")
 
 
 def read_markdown(data: bytes) -> Document:
@@ -172,14 +175,16 @@ def read_markdown(data: bytes) -> Document:
     # The lines of markdown-it, which ends them at \r, too.
     lines = [m.span() for m in re.finditer(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+", text.text[first:])]
     starts = [first + begin for begin, _ in lines] + [len(text.text)]
-    units, at = list[Unit](), 0
-    for token in parser.parse(text.text[first:]):
+    units, at, defined = list[Unit](), 0, dict[str, dict[str, object]]()
+    for token in parser.parse(text.text[first:], defined):
         if token.type == "html_block":
-            units += html_units(text.text, starts[token.map[0]], starts[token.map[1]])
+            begin, end = token.map
+            units += html_units(text.text, starts[begin], starts[end], attributes=True)
         if token.type == "inline" and token.map:
             place = _place(text.text, token.content, max(at, starts[token.map[0]]))
             if place is not None:
-                units += _markdown_unit(text.text, token.content, place)
+                units += _markdown_unit(token.content, place, defined.get("references", ()))
+                units += _shown_units(text.text, *place, defined.get("references", ()))
                 at = place[1]
     return Document.of(data, text, units)
 
@@ -196,9 +201,9 @@ def _place(text: str, content: str, at: int) -> tuple[int, int] | None:
     return begin or 0, end
 
 
-def _markdown_unit(text: str, content: str, place: tuple[int, int]) -> Iterator[Unit]:
+def _markdown_unit(content: str, place: tuple[int, int], labels: Collection[str]) -> Iterator[Unit]:
     # What marks the lines of a quote inside is not part of the text.
-    made = inline([*_markdown_pieces(re.sub(r"\n[ \t]*", "\n", content))])
+    made = inline([*_markdown_pieces(re.sub(r"\n[ \t]*", "\n", content), labels)])
     if made is None:
         return
 
@@ -210,9 +215,43 @@ def _markdown_unit(text: str, content: str, place: tuple[int, int]) -> Iterator[
     yield replacing(made.source, *place, written)
 
 
-def _markdown_pieces(text: str) -> Iterator[Piece]:
-    at, opened, ends = 0, list[str](), [m.start() for m in _MARKDOWN.finditer(text) if m["close"]]
-    for found in _MARKDOWN.finditer(text):
+def _shown_units(text: str, begin: int, end: int, labels: Collection[str]) -> Iterator[Unit]:
+    """What images show in their place, the titles of images and links, and attributes of tags.
+
+    labels: of the targets that the file defines, as `_label` gives them.
+    """
+    for mark in _MARKDOWN.finditer(text, begin, end):
+        alt, is_link = mark["alt"], mark["alt"] is not None or mark["link"]
+        if mark["tag"]:
+            yield from _attribute_units(_tag_piece(mark[0]), mark.start())
+        if has_letters(alt or ""):
+            if mark["target"] not in (None, "[]"):
+                tail, stop = "]", mark.end("alt") + 1
+            else:  # The text is the label, too, which must stay.
+                tail, stop = f"][{alt}]", mark.end()
+            if tail == "]" or _label(alt) in labels:
+                yield replacing(alt, mark.start(), stop, _written("![", tail, "[]"))
+        title = _TITLE.search(text, mark.start(), mark.end()) if is_link else None
+        if title and has_letters(title["said"]):
+            head, _, tail = title[0].partition(title["said"])
+            yield replacing(title["said"], *title.span(), _written(head, tail, title["quote"]))
+
+
+def _written(head: str, tail: str, special: str) -> Callable[[str], str]:
+    """special: characters that need a backslash, unless the text has one before each."""
+    needing = re.compile(rf"(?<!\\)[{re.escape(special)}]")
+    return lambda translation: head + needing.sub(r"\\\g<0>", translation) + tail
+
+
+def _label(text: str) -> str:
+    """A label as markdown-it compares it."""
+    return re.sub(r"\s+", " ", text.strip()).lower().upper()
+
+
+def _markdown_pieces(text: str, labels: Collection[str]) -> Iterator[Piece]:
+    marks = [*_MARKDOWN.finditer(text)]
+    at, opened, links = 0, list[str](), _links(text, marks, labels)
+    for found in marks:
         begin, kind, raw = found.start(), found.lastgroup, found[0]
         yield Piece(Kind.TEXT, text[at:begin], text[at:begin])
         at = found.end()
@@ -222,12 +261,27 @@ def _markdown_pieces(text: str) -> Iterator[Piece]:
             is_loose = text[begin - 1 : begin].isspace() and text[at : at + 1].isspace()
             yield Piece(Kind.TEXT, raw, raw) if is_loose else _mark_piece(raw, opened)
         elif kind in ("open", "close"):
-            has_end = kind == "close" or (ends and ends[-1] > begin)
-            how = Kind.OPEN if kind == "open" else Kind.CLOSE
-            yield Piece(how, raw, name="link") if has_end else Piece(Kind.TEXT, raw, raw)
+            yield links.get(begin, Piece(Kind.TEXT, raw, raw))
         else:
             yield Piece(Kind.VOID, raw)
     yield Piece(Kind.TEXT, text[at:], text[at:])
+
+
+def _links(text: str, marks: Sequence[re.Match[str]], labels: Collection[str]) -> dict[int, Piece]:
+    """Both ends of each link, by their places."""
+    links, opened = dict[int, Piece](), list[re.Match[str]]()
+    for mark in marks:
+        if mark.lastgroup == "open":
+            opened.append(mark)
+        elif mark.lastgroup == "close" and opened:
+            first, raw = opened.pop(), mark[0]
+            if mark["link"] in (None, "[]"):  # The text is the label, too, which must stay.
+                label = text[first.end() : mark.start()]
+                raw = f"][{label}]" if _label(label) in labels else ""
+            if raw:
+                links[first.start()] = Piece(Kind.OPEN, first[0], name="link")
+                links[mark.start()] = Piece(Kind.CLOSE, raw, name="link")
+    return links
 
 
 def _mark_piece(mark: str, opened: list[str]) -> Piece:

@@ -96,10 +96,10 @@ EXPECTED = {
     "page.md": [
         "# GETTING *STARTED*",
         "INSTALL THE PACKAGE WITH `pip install specdec` AND READ [THE **GUIDE**]"
-        '(https://example.com/a_(b)?c=1 "A title") FIRST.',
+        '(https://example.com/a_(b)?c=1 "A TITLE") FIRST.',
         "> A QUOTE OF TWO LINES.",
         "* FIRST ITEM",
-        "* SECOND ITEM WITH ![a picture](a.png) THAT GOES ON",
+        "* SECOND ITEM WITH ![A PICTURE](a.png) THAT GOES ON",
         "1. RUN IT:",
         "| NAME | WHAT IT DOES |",
         "| `a`  | OPENS THE FILE |",
@@ -296,6 +296,22 @@ def test_a_translation_that_loses_markup_is_not_written() -> None:
     made = job.written({"Read <g1>this</g1> now.": "Lies <g1>das jetzt.", "Go.": "Los."})
     assert made == b"<p>Read <b>this</b> now.</p><p>Los.</p>"
     assert job.lost == ["Read <g1>this</g1> now."]
+
+
+@pytest.mark.parametrize(
+    ("written", "made"),
+    [
+        ("See [the list] and [a b][].", "SEE [THE LIST][the list] AND [A B][a b]."),
+        ("See [the list][a b] and [c] d.", "SEE [THE LIST][a b] AND [C] D."),
+        ("So ![a b] and ![a b][] are ![c].", "SO ![A B][a b] AND ![A B][a b] ARE ![c]."),
+        (r"So ![a \[b\] [c]](x_(1).png).", r"SO ![A \[B\] \[C\]](x_(1).png)."),
+        ('[![a](b.svg \'it"s\')](c "d").', '[![A](b.svg \'IT"S\')](c "D").'),
+        ("So <img alt='a'> `![b](c)`", "SO <img alt='A'> `![b](c)`"),
+    ],
+)
+def test_links_and_images_of_markdown_keep_their_targets(written: str, made: str) -> None:
+    targets = "\n\n[the list]: x\n[A  b]: y\n"
+    assert translated("a.md", (written + targets).encode()).decode() == made + targets
 
 
 def test_attributes_that_are_shown_are_translated_wherever_their_tags_go() -> None:
