@@ -363,7 +363,7 @@ for (const id in SLIDERS) {
   $(id).addEventListener("input", showSliders);
   // A new setting shows at once what it does, where there is something to compare with.
   $(id).addEventListener("change", () => {
-    if (controller) begin(translate);
+    if (!$("lanes").hidden) begin(translate);
   });
 }
 $("file").addEventListener("change", async () => {
