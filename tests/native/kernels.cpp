@@ -65,11 +65,9 @@ static double dot(const float* a, const float* b, int count) {
 
 static double norm(const float* x, int count) { return std::sqrt(dot(x, x, count)); }
 
-template <int rank>
-static Floats<rank> tensor(const Numbers& own, const int64_t (&sizes)[rank]) {
-  Floats<rank> out{own.data(), {}, 0, {}};
-  std::copy_n(sizes, rank, out.sizes);
-  return out;
+template <typename... Sizes>
+static auto tensor(const Numbers& own, Sizes... sizes) {
+  return view(own.data(), sizes...);
 }
 
 // Rows of very different sizes; then those whose codes are all 127, either sign by turns, none, one
@@ -115,8 +113,7 @@ static void test_product(const std::string& what, const PackedWeights& own, cons
       for (int first : {0, rows - count}) {
         const Numbers part(x.begin() + first * in, x.begin() + (first + count) * in);
         Numbers found(size_t(count) * out);
-        const Tensor<float, 2> written{found.data(), {count, out}, 0, {}};
-        own.multiply(tensor<2>(part, {count, in}), written, threads);
+        own.multiply(tensor(part, count, in), view(found.data(), count, out), threads);
         if (all.empty()) compare(what, all = found, exact);
         compare(what + ", " + std::to_string(count) + " rows", found,
                 [&](size_t i) { return Exact{all[first * out + i]}; });
@@ -132,8 +129,8 @@ static void test_products(const Isa& isa, int in, int out, bool has_bias) {
   for (float& number : halves) number = std::ldexp(std::round(std::ldexp(number, 28)), -28);
   const auto pack = [&](const Numbers& of, bool int8) {
     std::optional<Floats<1>> added;
-    if (has_bias) added = tensor<1>(bias, {out});
-    return PackedWeights(tensor<2>(of, {out, in}), added, int8, isa.name);
+    if (has_bias) added = tensor(bias, out);
+    return PackedWeights(tensor(of, out, in), added, int8, isa.name);
   };
   Numbers eights = some(size_t(in) * out);  // multiples of a factor of its own for each output
   for (int n = 0; n < out; ++n) {
@@ -192,7 +189,7 @@ static void test_activations(const Isa& isa) {
       {"swish", Activation::swish, [](double v) { return v / (1 + std::exp(-v)); }},
       {"tanh", Activation::tanh, [](double v) { return std::tanh(v); }}};
   const Numbers first_of_two = {1, 0.3f};
-  const PackedWeights identity(tensor<2>(first_of_two, {1, 2}), {}, false, isa.name);
+  const PackedWeights identity(tensor(first_of_two, 1, 2), {}, false, isa.name);
   Numbers x = {NAN, INF, 0, -0.0f, -100, 100, 1e-30f, -1e-30f};
   for (int i = -2000; i <= 2000; ++i) x.push_back(i / 100.0f + i * 1e-6f);
   for (const auto& [name, activation, exact] : all)
@@ -338,17 +335,17 @@ static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8,
   const Numbers added = some(heads * 9);
   const auto pack = [&](int in, int out) {
     const Numbers weights = some(size_t(in) * out);
-    const Floats<2> own = tensor<2>(weights, {out, in});
+    const Floats<2> own = tensor(weights, out, in);
     return std::make_shared<PackedWeights>(own, std::nullopt, int8, isa.name);
   };
-  NormTensors norm{tensor<1>(gain, {dim}), tensor<1>(bias, {dim}), 1e-5f};
+  NormTensors norm{tensor(gain, dim), tensor(bias, dim), 1e-5f};
   if (t5) norm.bias.reset();
   for (bool before : {t5, true})
     stack.add({pack(dim, 3 * wide), pack(wide, dim), pack(dim, wide), pack(wide, dim),
                pack(dim, t5 ? 2 * ffn : ffn), pack(ffn, dim)},
               {norm, norm, norm},
               {before, t5, !t5, before && !t5 ? "relu" : "swish",
-               t5 ? std::optional(tensor<2>(added, {heads, 9})) : std::nullopt});
+               t5 ? std::optional(tensor(added, heads, 9)) : std::nullopt});
   const Numbers read = some(rows * longest * 2 * wide), past = some(2 * rows * capacity * 2 * wide);
   Numbers mask(rows * longest);
   for (int t = 3; t < longest; ++t) mask[t] = -INF;  // of the first row
@@ -364,9 +361,9 @@ static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8,
                               {2, count * capacity, 2, heads, head},
                               rows * capacity * 2 * wide,
                               {}};
-    const Seen seen{tensor<4>(sees, {count, 1, length, capacity}), own_storage,
-                    Integers<1>{at.data(), {count * length}, 0, {}}, {}};
-    Source source{{}, tensor<4>(mask, {count, 1, 1, longest}), {}};
+    const Seen seen{tensor(sees, count, 1, length, capacity), own_storage,
+                    view<const int64_t>(at.data(), count * length), {}};
+    Source source{{}, tensor(mask, count, 1, 1, longest), {}};
     source.mask->data += first * longest;
     const int64_t stride = longest * 2 * wide;
     const int64_t sizes[] = {count, longest, 2, heads, head};
@@ -378,8 +375,8 @@ static void test_layers(const Isa& isa, int heads, int head, int ffn, bool int8,
       const auto at = x.begin() + (row * block + start) * dim;
       own.insert(own.end(), at, at + length * dim);
     }
-    stack.run({tensor<3>(own, {count, length, dim}), {}, {}}, seen, &source, {0, 2},
-              {out.data(), {count, length, dim}, 0, {}}, threads);
+    stack.run({tensor(own, count, length, dim), {}, {}}, seen, &source, {0, 2},
+              view(out.data(), count, length, dim), threads);
     return out;
   };
   kind_of = int8 ? REST : FLOATS;

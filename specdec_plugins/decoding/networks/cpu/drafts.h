@@ -58,7 +58,7 @@ struct Row {
 inline Memory logits_of(const PackedWeights& output, const float* states, int64_t rows, int threads) {
   const int64_t width = output.linear.out;
   const Memory logits = memory_of(rows * width);
-  output.multiply(matrix(states, rows, output.linear.in), matrix(logits.get(), rows, width), threads);
+  output.multiply(view(states, rows, output.linear.in), view(logits.get(), rows, width), threads);
   return logits;
 }
 
@@ -66,23 +66,6 @@ inline std::vector<const std::vector<int64_t>*> sources_of(const std::vector<Row
   std::vector<const std::vector<int64_t>*> sources;
   for (const Row* row : rows) sources.push_back(&row->asked.source);
   return sources;
-}
-
-inline void remember(const std::vector<Packed>& products, const float* states,
-                     const std::vector<Row*>& rows, SourceMemory Row::*kept, int threads) {
-  const auto found = remember(products, states, sources_of(rows), threads);
-  for (size_t i = 0; i < rows.size(); ++i) rows[i]->*kept = found[i];
-}
-
-// What the places of rows see of their sources, and of their own tokens, if these are cached.
-inline void hold(Plan& plan, const std::vector<Row*>& rows, SourceMemory Row::*source,
-                 OwnMemory Row::*own, int layers) {
-  plan.rows = int(rows.size());
-  for (int layer = 0; layer < layers; ++layer)
-    for (Row* row : rows) {
-      if (own) plan.caches.push_back((row->*own).layer(layer));
-      plan.sources.push_back((row->*source).layer(layer));
-    }
 }
 
 // What a pass of the verifier gave.
@@ -114,8 +97,8 @@ struct Verified {
     states.grow(asked * dim);
     logits.grow(asked * width);
     verifier.decoder.read(plan, tokens, positions, layers, states.data, threads);
-    verifier.output->multiply(matrix<const float>(states.data, asked, dim),
-                              matrix(logits.data, asked, width), threads);
+    verifier.output->multiply(view<const float>(states.data, asked, dim),
+                              view(logits.data, asked, width), threads);
     int64_t first = 0;
     for (size_t i = 0; i < rows.size(); first += counts[i++]) {
       rows[i]->states = states.data + first * dim;
@@ -160,9 +143,9 @@ struct Drafting {
   int64_t pad, longest, max_positions;  // longest: of a block; max_positions: of a text and its block
 };
 
-// Types that sources make likely.
+// Types that sources make likely: of a source's type those in `types` from its start up to the next.
 struct Shortlists {
-  Types starts, types, common;  // see list_types
+  Types starts, types, common;
   std::shared_ptr<Choices> choices;
 };
 
@@ -192,9 +175,10 @@ class BlockNatDrafter : public Drafter {
       row->has_joined = true;
       if (lists_) row->listed = list(row->asked.source);
     }
+    const auto sources = sources_of(rows);
     const Memory states =
-        shares_encoder ? gathered(rows) : encode(weights_->encoder, sources_of(rows), threads);
-    remember(weights_->keys_values, states.get(), rows, &Row::drafter_source, threads);
+        shares_encoder ? gathered(rows) : encode(weights_->encoder, sources, threads);
+    remember(weights_->keys_values, states.get(), sources, rows, &Row::drafter_source, threads);
     if (weights_->network->queries) copy_sources(rows);
   }
 
@@ -214,17 +198,14 @@ class BlockNatDrafter : public Drafter {
     hold(plan, rows, &Row::drafter_source, weights_->keeps_prefix ? &Row::drafter_own : nullptr,
          stack.size());
     const int64_t count = tokens.size(), dim = stack.dim(), num_rows = rows.size();
-    Owned<float, 2> x(count, dim), places(count, dim);
-    Owned<float, 3> states(num_rows, length, dim);
-    network.embed_block(plan.places, tokens.data(), positions.data(), copied, x.values.data(),
-                        places.values.data());
-    stack.follow(plan, x.values.data(), places.values.data(), {0, stack.size()},
-                 states.values.data(), threads);
+    std::vector<float> x(count * dim), places(count * dim), states(num_rows * length * dim);
+    network.embed_block(plan.places, tokens.data(), positions.data(), copied, x.data(),
+                        places.data());
+    stack.follow(plan, x.data(), places.data(), {0, stack.size()}, states.data(), threads);
     Memory logits;
-    if (!lists_)
-      logits = logits_of(*weights_->output, states.values.data(), num_rows * length, threads);
+    if (!lists_) logits = logits_of(*weights_->output, states.data(), num_rows * length, threads);
     if (network.head)
-      walk(rows, states.read(), logits.get(), threads);
+      walk(rows, view<const float>(states.data(), num_rows, length, dim), logits.get(), threads);
     else
       draft_best(rows, logits.get(), length, weights_->output->linear.out, eos_, threads);
   }
@@ -244,12 +225,24 @@ class BlockNatDrafter : public Drafter {
     return states;
   }
 
+  // A projection onto the types that a sentence's own make likely and the common ones, ascending.
   Packed list(const std::vector<int64_t>& source) const {
-    std::vector<int32_t> types(weights_->network->tables.tokens.size(0));
-    const int64_t count = types.size(), ids = source.size();
-    const int64_t listed = list_types({source.data(), {ids}, 0, {}}, lists_->starts, lists_->types,
-                                      lists_->common, {types.data(), {count}, 0, {}});
-    return lists_->choices->pick({types.data(), {listed}, 0, {}});
+    const auto& [starts, types, common, choices] = *lists_;
+    std::vector<uint8_t> listed(weights_->network->tables.tokens.size(0));
+    const auto mark = [&](const int32_t* first, const int32_t* stop) {
+      for (; first < stop; ++first) check_token(*first, listed.size()), listed[*first] = 1;
+    };
+    mark(common.data, common.data + common.count());
+    for (int64_t id : source) {
+      check_token(id, starts.count() - 1);
+      const int64_t first = starts.data[id], stop = starts.data[id + 1];
+      if (first < 0 || stop > types.count()) throw std::out_of_range("a list of types is cut off");
+      mark(types.data + first, types.data + stop);
+    }
+    std::vector<int32_t> found;
+    for (size_t type = 0; type < listed.size(); ++type)
+      if (listed[type]) found.push_back(int32_t(type));
+    return choices->pick(view<const int32_t>(found.data(), found.size()));
   }
 
   // Keeps what masks of these rows may copy.
@@ -315,15 +308,16 @@ class BlockNatDrafter : public Drafter {
       if (lists_) blocks.lists.push_back(row->listed);
       if (network.head->heads) read.push_back(row->drafter_source.layer(network.stack->size()));
     }
-    if (logits) blocks.logits = Floats<3>{logits, {count, length, width}, 0, {}};
-    blocks.before = {before.data(), {count}, 0, {}};
-    Owned<int64_t, 2> drafted(count, length);
-    Owned<float, 2> confidences(count, length);
+    if (logits) blocks.logits = view(logits, count, length, width);
+    blocks.before = view<const int64_t>(before.data(), count);
+    std::vector<int64_t> drafted(count * length);
+    std::vector<float> confidences(count * length);
     walk_blocks(blocks, *network.head, read, candidates_,
-                {drafted.written(), confidences.written()}, threads);
+                {view(drafted.data(), count, length), view(confidences.data(), count, length)},
+                threads);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t* own = drafted.values.data() + i * length;
-      const float* sure = confidences.values.data() + i * length;
+      const int64_t* own = drafted.data() + i * length;
+      const float* sure = confidences.data() + i * length;
       const float least = cuts_all_ || rows[i]->is_greedy ? confidence_ : 0;
       float all = 1;  // the probability that all so far is accepted
       int64_t kept = 0;
@@ -444,9 +438,10 @@ class MedusaDrafter : public Drafter {
     }
     const int64_t num_rows = rows.size(), count = num_rows * length;
     if (!count) return;
-    Owned<float, 3> states(num_rows, length, dim);
-    heads_->read(matrix<const float>(last.data(), num_rows, dim), states.written(), threads);
-    const Memory logits = logits_of(*verifier_->output, states.values.data(), count, threads);
+    std::vector<float> states(count * dim);
+    heads_->read(view<const float>(last.data(), num_rows, dim),
+                 view(states.data(), num_rows, length, dim), threads);
+    const Memory logits = logits_of(*verifier_->output, states.data(), count, threads);
     draft_best(rows, logits.get(), length, verifier_->output->linear.out, eos_, threads);
   }
 

@@ -36,13 +36,12 @@ inline bool may_scale(float inverse) { return inverse > 0 && inverse < INFINITY;
 // with 8 bits [panel][in / 4][outputs of a panel][4].
 struct Linear {
   int in = 0, out = 0;
-  const float* weights = nullptr;   // float32; or
-  const uint16_t* halves = nullptr;  // the same numbers in float16,
-  float unit = 1;                    // in units of this power of two; or
-  const int8_t* bytes = nullptr;    // the same numbers in units of `scale`; or
-  const int8_t* codes = nullptr;    // 8 bits, in steps of `scale`
-  int digits = 0;                   // of inputs beside codes: 1 or DIGITS
-  const float* scale = nullptr;     // [out padded to panels]
+  const float* weights = nullptr;    // float32; or
+  const uint16_t* halves = nullptr;  // the same numbers in float16; or
+  const int8_t* bytes = nullptr;     // in 8 bits; or
+  const int8_t* codes = nullptr;     // in 8 bits, for sums of integers
+  int digits = 0;                    // of inputs beside codes: 1 or DIGITS
+  const float* scale = nullptr;      // [out padded to panels] what an output's are multiples of
   const int32_t* offset = nullptr;  // [out padded to panels] 128 * sum of an output's codes
   const float* bias = nullptr;      // [out padded to panels]
 

@@ -106,8 +106,9 @@ class Lane {
   // Reads the sources of rows that join.
   void read(const std::vector<Row*>& rows, int threads) const {
     open(rows);
-    const Memory states = encode(verifier_->encoder, sources_of(rows), threads);
-    remember(verifier_->keys_values, states.get(), rows, &Row::source, threads);
+    const auto sources = sources_of(rows);
+    const Memory states = encode(verifier_->encoder, sources, threads);
+    remember(verifier_->keys_values, states.get(), sources, rows, &Row::source, threads);
     const float* first = states.get();
     for (Row* row : rows) {
       if (drafter_ && drafter_->shares_encoder) row->encoded = Memory(states, const_cast<float*>(first));

@@ -65,10 +65,11 @@ inline Memory encode(const Reader& encoder, const std::vector<const std::vector<
   return states;
 }
 
-// For each layer the keys and values of states [M, D] of these sources.
-inline std::vector<SourceMemory> remember(const std::vector<Packed>& products, const float* states,
-                                          const std::vector<const std::vector<int64_t>*>& sources,
-                                          int threads) {
+// Keeps, of each row, the keys and values of its source for each layer, from states [M, D].
+template <typename Row>
+void remember(const std::vector<Packed>& products, const float* states,
+              const std::vector<const std::vector<int64_t>*>& sources, const std::vector<Row*>& rows,
+              SourceMemory Row::*kept, int threads) {
   int64_t count = 0, width = 0;
   for (const std::vector<int64_t>* source : sources) count += source->size();
   for (const Packed& product : products) width = product->linear.out;
@@ -84,12 +85,22 @@ inline std::vector<SourceMemory> remember(const std::vector<Packed>& products, c
     });
   }
   const float* first = all.get();
-  std::vector<SourceMemory> found;
-  for (const std::vector<int64_t>* source : sources) {
-    found.push_back({all, first, count * width, int(source->size())});
-    first += source->size() * width;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i]->*kept = {all, first, count * width, int(sources[i]->size())};
+    first += sources[i]->size() * width;
   }
-  return found;
+}
+
+// What the places of rows see of their sources, and of their own tokens, if these are cached.
+template <typename Row>
+void hold(Plan& plan, const std::vector<Row*>& rows, SourceMemory Row::*source, OwnMemory Row::*own,
+          int layers) {
+  plan.rows = int(rows.size());
+  for (int layer = 0; layer < layers; ++layer)
+    for (Row* row : rows) {
+      if (own) plan.caches.push_back((row->*own).layer(layer));
+      plan.sources.push_back((row->*source).layer(layer));
+    }
 }
 
 }  // namespace specdec

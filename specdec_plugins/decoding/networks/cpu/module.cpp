@@ -252,9 +252,10 @@ PYBIND11_MODULE(_kernels, module) {
            [](const PackedWeights& own, const Integers<1>& tokens, const Tensor<float, 2>& out) {
              check_same("width", own.linear.in, out.size(1));
              check_same("rows", tokens.count(), out.size(0));
-             check_within(tokens, 0, own.linear.out - 1, "a token");
-             for (int64_t i = 0; i < tokens.count(); ++i)
+             for (int64_t i = 0; i < tokens.count(); ++i) {
+               check_token(tokens.data[i], own.linear.out);
                unpack(own.linear, own.isa.panel, tokens.data[i], out.data + i * out.size(1));
+             }
            },
            arg("tokens"), arg("out"), Unlocked())
       .def_property_readonly("bits", &PackedWeights::bits)

@@ -7,7 +7,6 @@
 
 namespace specdec {
 
-using Packed = std::shared_ptr<PackedWeights>;
 using Memory = std::shared_ptr<float>;
 
 inline Memory memory_of(size_t count) {
@@ -17,11 +16,6 @@ inline Memory memory_of(size_t count) {
 // Of what rows hold from pass to pass.
 inline Memory held_memory_of(size_t count) {
   return std::static_pointer_cast<float>(row_memory(count * sizeof(float)));
-}
-
-template <typename T>
-Tensor<T, 2> matrix(T* data, int64_t rows, int64_t width) {
-  return {data, {rows, width}, 0, {}};
 }
 
 // Tokens to states: embeddings, layers, and the norms around them.
@@ -75,8 +69,8 @@ struct Verifying {
 
 // The weights of a sequential head.
 struct Head {
-  Head(Tensor<const Bfloat16, 2> table, std::shared_ptr<PackedWeights> state,
-       std::shared_ptr<PackedWeights> out, std::shared_ptr<PackedWeights> context, int heads)
+  Head(Tensor<const Bfloat16, 2> table, Packed state,
+       Packed out, Packed context, int heads)
       : table(std::move(table)),
         state(std::move(state)),
         out(std::move(out)),
@@ -91,7 +85,7 @@ struct Head {
   }
 
   Tensor<const Bfloat16, 2> table;  // [V, H], or [V, H + D] where it reads the source
-  std::shared_ptr<PackedWeights> state, out, context;
+  Packed state, out, context;
   int heads;
 };
 
@@ -99,7 +93,7 @@ struct Head {
 struct Blocks {
   Floats<3> states;                 // [B, K, D]
   std::optional<Floats<3>> logits;  // [B, K, V], by which candidates are found; or, by scores,
-  std::vector<std::shared_ptr<PackedWeights>> lists;  // [B] projections onto the types listed
+  std::vector<Packed> lists;  // [B] projections onto the types listed
   Integers<1> before;               // [B] the last committed tokens
   Table embeddings;                 // [V, D]
 };
@@ -197,7 +191,7 @@ inline void walk_blocks(const Blocks& blocks, const Head& head,
 
 // Medusa's heads: heads.py.
 struct Heads {
-  Heads(std::shared_ptr<PackedWeights> blocks) : blocks(std::move(blocks)) {}
+  Heads(Packed blocks) : blocks(std::move(blocks)) {}
 
   int64_t count() const { return blocks->linear.out / blocks->linear.in; }
 
@@ -218,7 +212,7 @@ struct Heads {
       out.data[i] += last.data[i / (used * dim) * dim + i % dim];
   }
 
-  const std::shared_ptr<PackedWeights> blocks;  // the products of all heads, one after the other
+  const Packed blocks;  // the products of all heads, one after the other
 };
 
 // The decoder of a block drafter.

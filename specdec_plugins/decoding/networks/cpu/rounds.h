@@ -21,27 +21,6 @@ struct Tables {
   }
 };
 
-// The types that a sentence's own make likely and the common ones, ascending; returns how many.
-inline int64_t list_types(const Integers<1>& source_ids, const Types& starts, const Types& types,
-                          const Types& common, const Tensor<int32_t, 1>& out) {
-  std::vector<uint8_t> listed(out.count());
-  const auto mark = [&](const int32_t* first, const int32_t* stop) {
-    for (; first < stop; ++first) check_token(*first, out.count()), listed[*first] = 1;
-  };
-  mark(common.data, common.data + common.count());
-  for (int64_t i = 0; i < source_ids.count(); ++i) {
-    const int64_t id = source_ids.data[i];
-    check_token(id, starts.count() - 1);
-    const int64_t first = starts.data[id], stop = starts.data[id + 1];
-    if (first < 0 || stop > types.count()) throw std::out_of_range("a list of types is cut off");
-    mark(types.data + first, types.data + stop);
-  }
-  int64_t count = 0;
-  for (size_t type = 0; type < listed.size(); ++type)
-    if (listed[type]) out.data[count++] = int32_t(type);
-  return count;
-}
-
 // The number of tokens up to and including the first eos, or all of them.
 inline int64_t up_to_eos(const int64_t* tokens, int64_t length, int64_t eos) {
   return std::min<int64_t>(std::find(tokens, tokens + length, eos) - tokens + 1, length);

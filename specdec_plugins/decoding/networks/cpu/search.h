@@ -201,8 +201,7 @@ class Searches {
       std::vector<const std::vector<int64_t>*> joining;
       for (const Row* row : own) joining.push_back(&sources[row - &rows_[before]]);
       const Memory states = encode(verifier_->encoder, joining, team);
-      const auto found = remember(verifier_->keys_values, states.get(), joining, team);
-      for (size_t i = 0; i < own.size(); ++i) own[i]->source = found[i];
+      remember(verifier_->keys_values, states.get(), joining, own, &Row::source, team);
     });
   }
 
@@ -288,7 +287,6 @@ class Searches {
     const Stack& stack = *verifier_->decoder.stack;
     Reading reading;
     Plan plan;
-    plan.rows = int(rows.size());
     std::vector<int64_t> tokens, positions;
     size_t num_seen = 0;
     for (const Row* row : rows)
@@ -322,18 +320,14 @@ class Searches {
         for (int t = 0; t < width; ++t) *distance++ = held[t] - feed.position;
       }
     }
-    for (int layer = 0; layer < stack.size(); ++layer)
-      for (Row* row : rows) {
-        plan.caches.push_back(row->own.layer(layer));
-        plan.sources.push_back(row->source.layer(layer));
-      }
+    hold(plan, rows, &Row::source, &Row::own, stack.size());
     const int64_t asked = int64_t(plan.asked.size()), dim = stack.dim();
     auto& [states, logits] = room;
     states.resize(std::max<size_t>(states.size(), asked * dim));
     logits.resize(std::max<size_t>(logits.size(), asked * num_types()));
     verifier_->decoder.read(plan, tokens, positions, stack.size(), states.data(), threads);
-    verifier_->output->multiply(matrix<const float>(states.data(), asked, dim),
-                                matrix(logits.data(), asked, num_types()), threads);
+    verifier_->output->multiply(view<const float>(states.data(), asked, dim),
+                                view(logits.data(), asked, num_types()), threads);
     reading.logits = logits.data();
     return reading;
   }

@@ -33,9 +33,9 @@ namespace specdec {
 
 // The baseline: no instruction set beyond what the compiler assumes.
 #define ISA plain
+#define PLAIN
 #define LANES 4
 #define VECTORS 2
-#define HAS_HALF 0
 #include "kernels.inc"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -45,47 +45,40 @@ namespace specdec {
 #define ISA avx2
 #define LANES 8
 #define VECTORS 2
-#define HAS_HALF 1
 #define WITH_MADDUBS
 #include "kernels.inc"
-#pragma GCC pop_options
 
 #if __GNUC__ >= 11
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avxvnni")
+#pragma GCC target("avxvnni")
 #define ISA avxvnni
 #define LANES 8
 #define VECTORS 2
-#define HAS_HALF 1
-#define DPBUSD(sums, x, w) ints(_mm256_dpbusd_avx_epi32(__m256i(sums), __m256i(x), __m256i(w)))
+#define DOT(sums, x, w) ints(_mm256_dpbusd_avx_epi32(__m256i(sums), __m256i(x), __m256i(w)))
 #include "kernels.inc"
 #pragma GCC pop_options
 #endif
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
 #define ISA avx512
 #define LANES 16
 #define VECTORS 4
-#define HAS_HALF 1
-#define DPBUSD(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
+#define DOT(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
 #include "kernels.inc"
-#pragma GCC pop_options
 
 #if defined(__linux__) && __GNUC__ >= 11
 #define WITH_MATRICES 1
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
 #pragma GCC target("amx-tile,amx-int8")
 #define ISA amx
 #define LANES 16
 #define VECTORS 4
-#define HAS_HALF 1
 #define WITH_AMX
-#define DPBUSD(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
+#define DOT(sums, x, w) ints(_mm512_dpbusd_epi32(__m512i(sums), __m512i(x), __m512i(w)))
 #include "kernels.inc"
+#endif
 #pragma GCC pop_options
 
+#if WITH_MATRICES
 // A process must ask the system for the registers of the matrix unit.
 static bool may_use_matrices() {
   constexpr int kRequest = 0x1023, kTiles = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -98,7 +91,6 @@ static bool may_use_matrices() {
 #define ISA neon
 #define LANES 4
 #define VECTORS 4
-#define HAS_HALF 1
 #define WITH_SMULL
 #include "kernels.inc"
 
@@ -107,8 +99,7 @@ static bool may_use_matrices() {
 #define ISA dotprod
 #define LANES 4
 #define VECTORS 4
-#define HAS_HALF 1
-#define SDOT(sums, x, w) ints(vdotq_s32(int32x4_t(sums), int8x16_t(w), int8x16_t(x)))
+#define DOT(sums, x, w) ints(vdotq_s32(int32x4_t(sums), int8x16_t(w), int8x16_t(x)))
 #include "kernels.inc"
 #pragma GCC pop_options
 
@@ -117,9 +108,8 @@ static bool may_use_matrices() {
 #define ISA i8mm
 #define LANES 4
 #define VECTORS 4
-#define HAS_HALF 1
 #define WITH_SMMLA
-#define SDOT(sums, x, w) ints(vdotq_s32(int32x4_t(sums), int8x16_t(w), int8x16_t(x)))
+#define DOT(sums, x, w) ints(vdotq_s32(int32x4_t(sums), int8x16_t(w), int8x16_t(x)))
 #include "kernels.inc"
 #pragma GCC pop_options
 #endif

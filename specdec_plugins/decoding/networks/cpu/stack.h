@@ -122,7 +122,7 @@ class Stack {
           "no such layers");
   }
 
-  void add(const std::vector<std::shared_ptr<PackedWeights>>& products,
+  void add(const std::vector<Packed>& products,
            const std::vector<NormTensors>& norms, const Switches& switches) {
     Layer layer;
     layer.reads_source = products.size() == 6;
@@ -305,7 +305,7 @@ class Stack {
   bool reads_source_ = false, is_gated_ = false, is_relative_ = false;
   const Isa* isa_ = nullptr;
   std::vector<Layer> layers_;
-  std::vector<std::shared_ptr<PackedWeights>> products_;
+  std::vector<Packed> products_;
   std::deque<std::vector<float>> kept_;  // norms, and what is added by distance
 };
 

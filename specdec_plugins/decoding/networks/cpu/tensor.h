@@ -46,27 +46,11 @@ using Types = Tensor<const int32_t, 1>;
 // Keys and values: [layers, rows * positions, 2, heads, head width].
 using Storage = Tensor<float, 5, true>;
 
-// A vector that can be used as a tensor of these sizes.
-template <typename T, int rank>
-struct Owned {
-  std::vector<T> values;
-  int64_t sizes[rank];
-  template <typename... Sizes>
-  explicit Owned(Sizes... sizes) : values((int64_t(sizes) * ...)), sizes{sizes...} {
-    static_assert(sizeof...(Sizes) == rank);
-  }
-  Tensor<T, rank> written() { return fill<T>(values.data()); }
-  Tensor<const T, rank> read() const { return fill<const T>(values.data()); }
-
- private:
-  template <typename U>
-  Tensor<U, rank> fill(U* data) const {
-    Tensor<U, rank> tensor;
-    tensor.data = data;
-    std::copy_n(sizes, rank, tensor.sizes);
-    return tensor;
-  }
-};
+// Memory as a tensor of these sizes.
+template <typename T, typename... Sizes>
+Tensor<T, sizeof...(Sizes)> view(T* data, Sizes... sizes) {
+  return {data, {int64_t(sizes)...}, 0, {}};
+}
 
 template <typename T, int rank, bool strided_rows>
 T* data_of(const std::optional<Tensor<T, rank, strided_rows>>& tensor) {
@@ -84,12 +68,6 @@ template <typename... Sizes>
 void check_same(const char* what, int64_t first, Sizes... others) {
   if (((int64_t(others) != first) || ...))
     throw std::invalid_argument(std::string("tensors differ in ") + what);
-}
-
-inline void check_within(const Integers<1>& values, int64_t least, int64_t most, const char* what) {
-  for (int64_t i = 0; i < values.count(); ++i)
-    if (values.data[i] < least || values.data[i] > most)
-      throw std::out_of_range(std::string(what) + " is out of range");
 }
 
 inline void check_token(int64_t token, int64_t vocab_size) {

@@ -167,6 +167,14 @@ class Arena {
   static size_t padded(size_t count) { return (count + 63) / 64 * 64; }
 };
 
+// One output's weights in 8 bits: where its groups of four codes lie.
+struct OutputCodes {
+  int8_t* codes;
+  int64_t stride;  // from one group to the next
+  float step;
+  int32_t offset;  // see Linear
+};
+
 // Rows of weights [out, in] in 8 bits, in their own order.
 struct Codes {
   Codes(const Floats<2>& weight, const Isa& isa)
@@ -176,14 +184,18 @@ struct Codes {
     for (int64_t n = 0; n < rows; ++n) {
       int8_t* own = &all[n * width];
       steps.push_back(isa.quantise(weight.data + n * in, in, 0, reinterpret_cast<uint8_t*>(own)));
-      sums.push_back(std::accumulate(own, own + width, 0));
+      offsets.push_back(128 * std::accumulate(own, own + width, 0));
     }
+  }
+
+  OutputCodes of(int64_t output) {
+    return {&all[output * width], 4, steps[output], offsets[output]};
   }
 
   int in, width;                // inputs, and the same padded to whole groups of 4
   std::vector<int8_t> all;      // [out, width]
   std::vector<float> steps;     // [out] of one code
-  std::vector<int32_t> sums;    // [out] of the codes
+  std::vector<int32_t> offsets;  // [out]
 };
 
 // Weights [out, in] float32 of a linear layer, or some of its outputs in any order, copied into the
@@ -208,17 +220,18 @@ class PackedWeights {
   }
 
   // Some outputs of weights, without a bias; in 8 bits if there are `codes`.
-  PackedWeights(const Floats<2>& weight, const Codes* codes, const Types& outputs, const Isa& isa)
-      : isa(isa),
-        types(outputs.data, outputs.data + outputs.count()),
-        num_all(weight.size(0)),
-        memory_(scratch_memory) {
-    for (int32_t type : types) check_token(type, num_all);
-    open(outputs.count(), weight.size(1));
+  PackedWeights(const Floats<2>& weight, Codes* codes, const Types& outputs, const Isa& isa)
+      : PackedWeights(outputs, weight.size(0), weight.size(1), isa) {
     if (codes)
       pack_int8(*codes, 1);
     else
       pack_float(weight.data);
+  }
+
+  // Some outputs of packed weights in 8 bits, without a bias.
+  PackedWeights(const PackedWeights& all, const Types& outputs)
+      : PackedWeights(outputs, all.linear.out, all.linear.in, all.isa) {
+    pack_int8(all, all.linear.digits);
   }
 
   // The same with another bias; the weights themselves are shared.
@@ -228,18 +241,6 @@ class PackedWeights {
     bias_.grow(padded(), memory_);
     std::copy_n(bias.data, linear.out, bias_.data);
     linear.bias = bias_.data;
-  }
-
-  // Some outputs of packed weights in 8 bits, without a bias.
-  PackedWeights(const PackedWeights& all, const Types& outputs)
-      : isa(all.isa),
-        types(outputs.data, outputs.data + outputs.count()),
-        num_all(all.linear.out),
-        memory_(scratch_memory) {
-    for (int32_t type : types) check_token(type, num_all);
-    open(outputs.count(), all.linear.in);
-    open_int8((linear.in + 3) / 4 * 4, all.linear.digits);
-    for (int n = 0; n < linear.out; ++n) copy_int8(all, types[n], n);
   }
 
   // Bits of one weight.
@@ -261,7 +262,24 @@ class PackedWeights {
   const int64_t num_all;             // outputs of that
   Linear linear;
 
+  // Of weights in 8 bits; the next four codes are a panel of such behind.
+  OutputCodes of(int64_t output) const {
+    const int64_t panel = isa.panel, groups = (linear.in + 3) / 4;
+    return {codes_.data + (output / panel * groups * panel + output % panel) * 4, panel * 4,
+            scale_.data[output], offset_.data[output]};
+  }
+
  private:
+  // Some outputs, still to be packed, of `num_all`.
+  PackedWeights(const Types& outputs, int64_t num_all, int64_t in, const Isa& isa)
+      : isa(isa),
+        types(outputs.data, outputs.data + outputs.count()),
+        num_all(num_all),
+        memory_(scratch_memory) {
+    for (int32_t type : types) check_token(type, num_all);
+    open(outputs.count(), in);
+  }
+
   size_t padded() const { return size_t(panels_) * isa.panel; }  // outputs
 
   void open(int64_t out, int64_t in) {
@@ -270,7 +288,10 @@ class PackedWeights {
     linear.in = int(in);
     panels_ = (linear.out + isa.panel - 1) / isa.panel;
     bias_.grow(padded(), memory_);
+    scale_.grow(padded(), memory_);
+    std::fill_n(scale_.data, padded(), 1.0f);
     linear.bias = bias_.data;
+    linear.scale = scale_.data;
   }
 
   // Calls put(at, value) for every weight, with its place in the kernels' layout.
@@ -307,8 +328,8 @@ class PackedWeights {
       if (!as_half(weight[i] / unit, half)) return false;
     halves_.grow(padded() * linear.in, memory_);
     lay_out(weight, [&](size_t at, float value) { as_half(value / unit, halves_.data[at]); });
+    std::fill_n(scale_.data, padded(), unit);
     linear.halves = halves_.data;
-    linear.unit = unit;
     return true;
   }
 
@@ -326,8 +347,6 @@ class PackedWeights {
 
   // Such weights, for processors without products of bytes.
   void pack_bytes(const float* weight) {
-    scale_.grow(padded(), memory_);
-    std::fill_n(scale_.data, padded(), 1.0f);
     for (int n = 0; n < linear.out; ++n)
       if (const float step = step_of(isa.largest_size(weight + size_t(n) * linear.in, linear.in)))
         scale_.data[n] = step;
@@ -338,7 +357,6 @@ class PackedWeights {
       codes_.data[at] = int8_t(std::nearbyint(value / scale_.data[output]));
     });
     linear.bytes = codes_.data;
-    linear.scale = scale_.data;
   }
 
   // Converts a float32 of less than 2^16 to float16; false if that is not exact.
@@ -357,44 +375,21 @@ class PackedWeights {
     return true;
   }
 
-  void pack_int8(const Codes& rows, int digits) {
-    open_int8(rows.width, digits);
-    for (int n = 0; n < linear.out; ++n) {
-      const int8_t* row = &rows.all[row_of(n) * rows.width];
-      int8_t* out = codes_of(n);
-      for (int g = 0; g < rows.width / 4; ++g, out += isa.panel * 4)
-        std::memcpy(out, row + g * 4, 4);
-      scale_.data[n] = rows.steps[row_of(n)];
-      offset_.data[n] = 128 * rows.sums[row_of(n)];
-    }
-  }
-
-  void open_int8(int width, int digits) {
-    linear.digits = digits;
-    codes_.grow(padded() * width, memory_);
-    scale_.grow(padded(), memory_);
+  template <typename From>  // Codes or PackedWeights
+  void pack_int8(From&& from, int digits) {
+    const int groups = (linear.in + 3) / 4;
+    codes_.grow(padded() * groups * 4, memory_);
     offset_.grow(padded(), memory_);
+    linear.digits = digits;
     linear.codes = codes_.data;
-    linear.scale = scale_.data;
     linear.offset = offset_.data;
-  }
-
-  // Where the first four codes of an output lie; the next are a panel of such behind.
-  int8_t* codes_of(int64_t output) const {
-    const int64_t panel = isa.panel, groups = (linear.in + 3) / 4;
-    return codes_.data + (output / panel * groups * panel + output % panel) * 4;
-  }
-
-  void copy_int8(const PackedWeights& all, int64_t theirs, int own) {
-    const int8_t* from = all.codes_of(theirs);
-    int8_t* to = codes_of(own);
-    for (int g = 0; g < (linear.in + 3) / 4; ++g) {
-      std::memcpy(to, from, 4);
-      from += isa.panel * 4;
-      to += isa.panel * 4;
+    for (int n = 0; n < linear.out; ++n) {
+      const OutputCodes theirs = from.of(row_of(n)), own = of(n);
+      for (int g = 0; g < groups; ++g)
+        std::memcpy(own.codes + g * own.stride, theirs.codes + g * theirs.stride, 4);
+      scale_.data[n] = theirs.step;
+      offset_.data[n] = theirs.offset;
     }
-    scale_.data[own] = all.scale_.data[theirs];
-    offset_.data[own] = all.offset_.data[theirs];
   }
 
   size_t row_of(int n) const { return size_t(types.empty() ? n : types[n]); }
@@ -408,10 +403,12 @@ class PackedWeights {
   Aligned<int32_t> offset_;
 };
 
+using Packed = std::shared_ptr<PackedWeights>;
+
 // A vector for each token: in float32, or in the 8 bits of an output projection.
 struct Table {
   Floats<2> floats;  // [V, D]; or
-  std::shared_ptr<PackedWeights> packed;
+  Packed packed;
 
   int64_t size(int axis) const {
     if (!packed) return floats.size(axis);
@@ -435,13 +432,13 @@ class Choices {
         isa_(like.isa),
         codes_(!packed_ && like.linear.digits == 1 ? new Codes(weight_, isa_) : nullptr) {}
 
-  std::shared_ptr<PackedWeights> pick(const Types& outputs) const {
+  Packed pick(const Types& outputs) const {
     if (packed_) return std::make_shared<PackedWeights>(*packed_, outputs);
     return std::make_shared<PackedWeights>(weight_, codes_.get(), outputs, isa_);
   }
 
  private:
-  std::shared_ptr<PackedWeights> packed_;
+  Packed packed_;
   Floats<2> weight_;
   const Isa& isa_;
   std::unique_ptr<Codes> codes_;
