@@ -17,28 +17,15 @@ namespace specdec {
 
 // Names and types, looked up once when the module is imported, and never released.
 struct Torch {
-  PyObject *float32, *bfloat16, *int32, *int64;
-  PyObject *dtype, *is_cpu, *is_contiguous, *contiguous, *stride, *shape, *data_ptr;
+  PyObject *float32 = type("float32"), *bfloat16 = type("bfloat16");
+  PyObject *int32 = type("int32"), *int64 = type("int64");
+  PyObject *dtype = name("dtype"), *is_cpu = name("is_cpu"), *shape = name("shape");
+  PyObject *is_contiguous = name("is_contiguous"), *contiguous = name("contiguous");
+  PyObject *stride = name("stride"), *data_ptr = name("data_ptr");
 
-  static Torch& get() {
-    static Torch torch;
+  static const Torch& get() {
+    static const Torch torch;
     return torch;
-  }
-  static void load() {
-    const pybind11::object module = pybind11::module_::import("torch");
-    Torch& own = get();
-    const auto type = [&](const char* name) { return module.attr(name).cast<pybind11::object>(); };
-    own.float32 = type("float32").release().ptr();
-    own.bfloat16 = type("bfloat16").release().ptr();
-    own.int32 = type("int32").release().ptr();
-    own.int64 = type("int64").release().ptr();
-    own.dtype = PyUnicode_InternFromString("dtype");
-    own.is_cpu = PyUnicode_InternFromString("is_cpu");
-    own.is_contiguous = PyUnicode_InternFromString("is_contiguous");
-    own.contiguous = PyUnicode_InternFromString("contiguous");
-    own.stride = PyUnicode_InternFromString("stride");
-    own.shape = PyUnicode_InternFromString("shape");
-    own.data_ptr = PyUnicode_InternFromString("data_ptr");
   }
   template <typename T>
   static PyObject* type_of() {
@@ -47,6 +34,12 @@ struct Torch {
     if constexpr (std::is_same_v<T, int32_t>) return get().int32;
     if constexpr (std::is_same_v<T, int64_t>) return get().int64;
   }
+
+ private:
+  static PyObject* type(const char* name) {
+    return pybind11::module_::import("torch").attr(name).cast<pybind11::object>().release().ptr();
+  }
+  static PyObject* name(const char* own) { return PyUnicode_InternFromString(own); }
 };
 
 }  // namespace specdec
@@ -63,11 +56,9 @@ struct tensor_caster {
     tensor_ = reinterpret_borrow<object>(source);
     if (!is(torch.dtype, specdec::Torch::type_of<std::remove_const_t<T>>())) return false;
     if (!is(torch.is_cpu, Py_True)) return false;
-    if (!call(torch.is_contiguous).is(handle(Py_True))) {
-      if (!(strided_rows && has_dense_rows())) {
-        if constexpr (!std::is_const_v<T>) return false;
-        tensor_ = call(torch.contiguous);
-      }
+    if (!call(torch.is_contiguous).is(handle(Py_True)) && !(strided_rows && has_dense_rows())) {
+      if constexpr (!std::is_const_v<T>) return false;
+      tensor_ = call(torch.contiguous);
     }
     const object shape = attribute(torch.shape);
     const int axes = int(PyTuple_GET_SIZE(shape.ptr())), leading = axes - rank;
@@ -148,9 +139,9 @@ struct type_caster<Table> {
   PYBIND11_TYPE_CASTER(Table, const_name("Table"));
 
   bool load(handle source, bool convert) {
-    make_caster<std::shared_ptr<PackedWeights>> packed;
+    make_caster<Packed> packed;
     if (packed.load(source, false)) {
-      value.packed = cast_op<std::shared_ptr<PackedWeights>>(packed);
+      value.packed = cast_op<Packed>(packed);
       check(value.packed->linear.codes, "a packed table has 8 bits");
       return true;
     }
@@ -161,50 +152,29 @@ struct type_caster<Table> {
   }
 };
 
-template <>
-struct type_caster<Tables> : parts_caster<Tables, Table, float, Floats<2>, int64_t, int64_t> {};
-template <>
-struct type_caster<NormTensors>
-    : parts_caster<NormTensors, Floats<1>, std::optional<Floats<1>>, float> {};
-template <>
-struct type_caster<Switches>
-    : parts_caster<Switches, bool, bool, bool, std::string, std::optional<Floats<2>>> {};
-template <>
-struct type_caster<Inputs>
-    : parts_caster<Inputs, Floats<3>, std::optional<Floats<3>>, std::optional<Integers<2>>> {};
-template <>
-struct type_caster<Seen>
-    : parts_caster<Seen, std::optional<Floats<4>>, std::optional<Storage>,
-                   std::optional<Integers<1>>, std::optional<Integers<3>>> {};
-template <>
-struct type_caster<Span> : parts_caster<Span, int, int> {};
-template <>
-struct type_caster<Blocks>
-    : parts_caster<Blocks, Floats<3>, std::optional<Floats<3>>,
-                   std::vector<std::shared_ptr<PackedWeights>>, Integers<1>, Table> {};
-template <>
-struct type_caster<Reader>
-    : parts_caster<Reader, Tables, std::optional<NormTensors>, std::optional<NormTensors>,
-                   std::shared_ptr<Stack>> {};
-template <>
-struct type_caster<Drawing> : parts_caster<Drawing, float, int64_t, float, int64_t> {};
-template <>
-struct type_caster<Rules>
-    : parts_caster<Rules, int64_t, bool, bool, int64_t, std::vector<std::vector<int64_t>>,
-                   std::vector<int64_t>, int64_t, int64_t> {};
-template <>
-struct type_caster<Shortlists>
-    : parts_caster<Shortlists, Types, Types, Types, std::shared_ptr<Choices>> {};
-template <>
-struct type_caster<Asked>
-    : parts_caster<Asked, std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t, int64_t,
-                   int64_t, float, std::vector<int64_t>, bool, bool, int64_t, float, Drawing> {};
-template <>
-struct type_caster<SearchOptions>
-    : parts_caster<SearchOptions, std::vector<int64_t>, int64_t, int64_t, int64_t, int64_t, double,
-                   float, int, int64_t> {};
-template <>
-struct type_caster<Drafted> : parts_caster<Drafted, Tensor<int64_t, 2>, Tensor<float, 2>> {};
+#define FROM_TUPLE(Value, ...) \
+  template <>                  \
+  struct type_caster<Value> : parts_caster<Value, __VA_ARGS__> {}
+
+FROM_TUPLE(Tables, Table, float, Floats<2>, int64_t, int64_t);
+FROM_TUPLE(NormTensors, Floats<1>, std::optional<Floats<1>>, float);
+FROM_TUPLE(Switches, bool, bool, bool, std::string, std::optional<Floats<2>>);
+FROM_TUPLE(Inputs, Floats<3>, std::optional<Floats<3>>, std::optional<Integers<2>>);
+FROM_TUPLE(Seen, std::optional<Floats<4>>, std::optional<Storage>, std::optional<Integers<1>>,
+           std::optional<Integers<3>>);
+FROM_TUPLE(Span, int, int);
+FROM_TUPLE(Blocks, Floats<3>, std::optional<Floats<3>>, std::vector<Packed>, Integers<1>, Table);
+FROM_TUPLE(Reader, Tables, std::optional<NormTensors>, std::optional<NormTensors>,
+           std::shared_ptr<Stack>);
+FROM_TUPLE(Drawing, float, int64_t, float, int64_t);
+FROM_TUPLE(Rules, int64_t, bool, bool, int64_t, std::vector<std::vector<int64_t>>,
+           std::vector<int64_t>, int64_t, int64_t);
+FROM_TUPLE(Shortlists, Types, Types, Types, std::shared_ptr<Choices>);
+FROM_TUPLE(Asked, std::vector<int64_t>, std::vector<int64_t>, int64_t, int64_t, int64_t, int64_t,
+           float, std::vector<int64_t>, bool, bool, int64_t, float, Drawing);
+FROM_TUPLE(SearchOptions, std::vector<int64_t>, int64_t, int64_t, int64_t, int64_t, double, float,
+           int, int64_t);
+FROM_TUPLE(Drafted, Tensor<int64_t, 2>, Tensor<float, 2>);
 
 }  // namespace pybind11::detail
 
@@ -214,7 +184,7 @@ struct type_caster<Drafted> : parts_caster<Drafted, Tensor<int64_t, 2>, Tensor<f
 PYBIND11_MODULE(_kernels, module) {
   namespace py = pybind11;
   using namespace specdec;
-  const auto arg = [](const char* name) { return py::arg(name); };
+  using py::arg;
   // For what computes long enough: other Python threads go on.
   using Unlocked = py::call_guard<py::gil_scoped_release>;
 
@@ -225,7 +195,7 @@ PYBIND11_MODULE(_kernels, module) {
     for (const Isa* isa : usable()) found.emplace_back(isa->name);
     return found;
   });
-  Torch::load();
+  Torch::get();
   module.def("best",
              [](const Folded<const float, 2>& logits, const Folded<int64_t, 1>& out, int threads) {
                each_row(logits, out, threads, [of = best_isa().best_of](const float* row, int width) {
@@ -240,10 +210,8 @@ PYBIND11_MODULE(_kernels, module) {
              arg("logits"), arg("out"), arg("threads"), Unlocked());
   module.def("largest", &largest, arg("logits"), arg("scores"), arg("tokens"), arg("threads"),
              Unlocked());
-  module.def("normalise",
-             [](const NormTensors& norm, const Folded<const float, 2>& x,
-                const Folded<float, 2>& out, int threads) { normalise(norm, x, out, threads); },
-             arg("norm"), arg("x"), arg("out"), arg("threads"), Unlocked());
+  module.def("normalise", &normalise, arg("norm"), arg("x"), arg("out"), arg("threads"),
+             Unlocked());
   py::class_<PackedWeights, Packed>(module, "PackedWeights")
       .def(py::init<const Floats<2>&, const std::optional<Floats<1>>&, bool, const std::string&>(),
            arg("weight"), arg("bias"), arg("int8"), arg("instruction_set"))

@@ -53,8 +53,8 @@ struct Span {
 };
 
 // Norms of rows, which may be written where they are read.
-inline void normalise(const NormTensors& norm, const Floats<2>& x, const Tensor<float, 2>& out,
-                      int threads) {
+inline void normalise(const NormTensors& norm, const Folded<const float, 2>& x,
+                      const Folded<float, 2>& out, int threads) {
   const int64_t rows = x.size(0), dim = x.size(1);
   const Norm own = norm.read(dim);
   check_same("numbers", x.count(), out.count());
