@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+
 namespace specdec {
 
 // NaN is larger than any number, so that a maximum never hides one.

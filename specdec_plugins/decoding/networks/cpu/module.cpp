@@ -178,9 +178,6 @@ FROM_TUPLE(Drafted, Tensor<int64_t, 2>, Tensor<float, 2>);
 
 }  // namespace pybind11::detail
 
-#define STRING_(x) #x
-#define STRING(x) STRING_(x)
-
 PYBIND11_MODULE(_kernels, module) {
   namespace py = pybind11;
   using namespace specdec;

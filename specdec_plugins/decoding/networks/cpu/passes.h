@@ -69,8 +69,7 @@ struct Verifying {
 
 // The weights of a sequential head.
 struct Head {
-  Head(Tensor<const Bfloat16, 2> table, Packed state,
-       Packed out, Packed context, int heads)
+  Head(Tensor<const Bfloat16, 2> table, Packed state, Packed out, Packed context, int heads)
       : table(std::move(table)),
         state(std::move(state)),
         out(std::move(out)),
@@ -93,7 +92,7 @@ struct Head {
 struct Blocks {
   Floats<3> states;                 // [B, K, D]
   std::optional<Floats<3>> logits;  // [B, K, V], by which candidates are found; or, by scores,
-  std::vector<Packed> lists;  // [B] projections onto the types listed
+  std::vector<Packed> lists;        // [B] projections onto the types listed
   Integers<1> before;               // [B] the last committed tokens
   Table embeddings;                 // [V, D]
 };
@@ -191,7 +190,7 @@ inline void walk_blocks(const Blocks& blocks, const Head& head,
 
 // Medusa's heads: heads.py.
 struct Heads {
-  Heads(Packed blocks) : blocks(std::move(blocks)) {}
+  const Packed blocks;  // the products of all heads, one after the other
 
   int64_t count() const { return blocks->linear.out / blocks->linear.in; }
 
@@ -211,8 +210,6 @@ struct Heads {
     for (int64_t i = 0; i < out.count(); ++i)
       out.data[i] += last.data[i / (used * dim) * dim + i % dim];
   }
-
-  const Packed blocks;  // the products of all heads, one after the other
 };
 
 // The decoder of a block drafter.

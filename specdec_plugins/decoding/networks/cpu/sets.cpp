@@ -21,9 +21,6 @@
 
 namespace specdec {
 
-#define STRING_(x) #x
-#define STRING(x) STRING_(x)
-
 // Lanes of two vectors. GCC has the first name since version 12, clang no other.
 #if __has_builtin(__builtin_shufflevector)
 #define LANES_OF(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)

@@ -122,8 +122,8 @@ class Stack {
           "no such layers");
   }
 
-  void add(const std::vector<Packed>& products,
-           const std::vector<NormTensors>& norms, const Switches& switches) {
+  void add(const std::vector<Packed>& products, const std::vector<NormTensors>& norms,
+           const Switches& switches) {
     Layer layer;
     layer.reads_source = products.size() == 6;
     layer.norm_before = switches.norm_before;

@@ -30,6 +30,27 @@ inline void ask_for_pages(void* start, size_t size) {
 #endif
 }
 
+// Memory for weights, side by side in pages of 2 MB where the system provides them: a pass over all
+// weights looks up every page again, in a virtual machine through two sets of tables. A pass of
+// five rows took 10 to 20 % longer with pages of 4 KB. A region is freed with its last weights.
+inline std::shared_ptr<void> weight_memory(size_t bytes) {
+  constexpr size_t kRegion = 32 * kPage;
+  static std::mutex mutex;
+  static std::shared_ptr<char> region;
+  static size_t used = 0, size = 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!region || used + bytes > size || region.use_count() == 1) {
+    size = std::max((bytes + kPage - 1) / kPage * kPage, kRegion);
+    region.reset(static_cast<char*>(std::aligned_alloc(kPage, size)), std::free);
+    if (!region) throw std::bad_alloc();
+    used = 0;
+    ask_for_pages(region.get(), size);
+  }
+  std::shared_ptr<void> taken(region, region.get() + used);
+  used += (bytes + 63) / 64 * 64;
+  return taken;
+}
+
 // Memory for what passes read and write.
 inline std::shared_ptr<void> scratch_memory(size_t bytes) {
   const size_t unit = bytes < kPage ? 64 : kPage, size = (bytes + unit - 1) / unit * unit;
@@ -39,56 +60,43 @@ inline std::shared_ptr<void> scratch_memory(size_t bytes) {
   return taken;
 }
 
-// Memory side by side in pages of 2 MB where the system provides them: a pass looks up every page of
-// what it reads again, in a virtual machine through two sets of tables. A pass of five rows took 10 to
-// 20 % longer with weights in pages of 4 KB. A region is left when all that was taken of it is gone.
-class Regions {
- public:
-  // spare: how many that were left are kept, to be used again.
-  Regions(size_t size, size_t spare) : size_(size), most_spare_(spare) {}
-
-  std::shared_ptr<void> take(size_t bytes) {
-    if (bytes > size_ / 4) return scratch_memory(bytes);
-    std::shared_ptr<void> full;  // released after the lock
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (region_.use_count() == 1) used_ = 0;
-    if (!region_ || used_ + bytes > size_) {
-      full = std::exchange(region_, open());
-      used_ = 0;
-    }
-    std::shared_ptr<void> taken(region_, static_cast<char*>(region_.get()) + used_);
-    used_ += (bytes + 63) / 64 * 64;
-    return taken;
-  }
-
- private:
-  std::shared_ptr<void> open() {
-    if (spare_.empty()) spare_.push_back(scratch_memory(size_));
-    const std::shared_ptr<void> own = spare_.back();
-    spare_.pop_back();
-    return {own.get(), [this, own](void*) {
-              const std::lock_guard<std::mutex> lock(mutex_);
-              if (spare_.size() < most_spare_) spare_.push_back(own);
-            }};
-  }
-
-  const size_t size_, most_spare_;
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<void>> spare_;
-  std::shared_ptr<void> region_;  // from which memory is taken now
-  size_t used_ = 0;
-};
-
-// Both are never released, as weights and rows may go when static objects have.
-inline std::shared_ptr<void> weight_memory(size_t bytes) {
-  static Regions& own = *new Regions(32 * kPage, 0);
-  return own.take(bytes);
-}
-
-// For what rows hold from pass to pass.
+// Memory for what rows hold from pass to pass. A pass reads all of it, so it lies side by side in pages
+// of 2 MB, too. Rows come and go: a region is used again when the last of its rows has gone.
 inline std::shared_ptr<void> row_memory(size_t bytes) {
-  static Regions& own = *new Regions(4 * kPage, 4);
-  return own.take(bytes);
+  constexpr size_t kRegion = 4 * kPage, kSpare = 4;
+  struct Regions {
+    std::mutex mutex;
+    std::vector<char*> spare;
+    std::shared_ptr<char> region;  // from which memory is taken now
+    size_t used = 0;
+  };
+  static Regions& own = *new Regions;  // rows may go when static objects have
+  if (bytes > kRegion / 4) return scratch_memory(bytes);
+  std::shared_ptr<char> full;  // released after the lock
+  const std::lock_guard<std::mutex> lock(own.mutex);
+  if (!own.region || own.used + bytes > kRegion) {
+    char* start = nullptr;
+    if (own.spare.empty()) {
+      start = static_cast<char*>(std::aligned_alloc(kPage, kRegion));
+      if (!start) throw std::bad_alloc();
+      ask_for_pages(start, kRegion);
+    } else {
+      start = own.spare.back();
+      own.spare.pop_back();
+    }
+    const auto release = [](char* region) {
+      const std::lock_guard<std::mutex> lock(own.mutex);
+      if (own.spare.size() < kSpare)
+        own.spare.push_back(region);
+      else
+        std::free(region);
+    };
+    full = std::exchange(own.region, std::shared_ptr<char>(start, release));
+    own.used = 0;
+  }
+  std::shared_ptr<void> taken(own.region, own.region.get() + own.used);
+  own.used += (bytes + 63) / 64 * 64;
+  return taken;
 }
 
 template <typename T>
