@@ -215,12 +215,12 @@ def _markdown_unit(content: str, place: tuple[int, int], labels: Collection[str]
     yield replacing(made.source, *place, written)
 
 
-def _shown_units(text: str, begin: int, end: int, labels: Collection[str]) -> Iterator[Unit]:
+def _shown_units(text: str, first: int, last: int, labels: Collection[str]) -> Iterator[Unit]:
     """What images show in their place, the titles of images and links, and attributes of tags.
 
     labels: of the targets that the file defines, as `_label` gives them.
     """
-    for mark in _MARKDOWN.finditer(text, begin, end):
+    for mark in _MARKDOWN.finditer(text, first, last):
         alt, is_link = mark["alt"], mark["alt"] is not None or mark["link"]
         if mark["tag"]:
             yield from _attribute_units(_tag_piece(mark[0]), mark.start())
@@ -231,7 +231,8 @@ def _shown_units(text: str, begin: int, end: int, labels: Collection[str]) -> It
                 tail, stop = f"][{alt}]", mark.end()
             if tail == "]" or _label(alt) in labels:
                 yield replacing(alt, mark.start(), stop, _written("![", tail, "[]"))
-        title = _TITLE.search(text, mark.start(), mark.end()) if is_link else None
+        begin = max(mark.start(), mark.end("alt"))
+        title = _TITLE.search(text, begin, mark.end()) if is_link else None
         if title and has_letters(title["said"]):
             head, _, tail = title[0].partition(title["said"])
             yield replacing(title["said"], *title.span(), _written(head, tail, title["quote"]))

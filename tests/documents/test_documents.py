@@ -306,6 +306,7 @@ def test_a_translation_that_loses_markup_is_not_written() -> None:
         ("So ![a b] and ![a b][] are ![c].", "SO ![A B][a b] AND ![A B][a b] ARE ![c]."),
         (r"So ![a \[b\] [c]](x_(1).png).", r"SO ![A \[B\] \[C\]](x_(1).png)."),
         ('[![a](b.svg \'it"s\')](c "d").', '[![A](b.svg \'IT"S\')](c "D").'),
+        ('![a "b"](c "d") e', '![A "B"](c "D") E'),
         ("So <img alt='a'> `![b](c)`", "SO <img alt='A'> `![b](c)`"),
     ],
 )
