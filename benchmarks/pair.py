@@ -55,7 +55,7 @@ class Pair:
             "specdec drafter or specdec convert bundle made from it.",
         )
         languages = {"source_lang": source_lang, "target_lang": target_lang}
-        given: dict[str, Any] = {"data": str(folder), **languages}
+        given: dict[str, Any] = {"data": str(folder), **languages, "schedule": "constant"}
         if not is_bundle(folder):
             given = settings_from_files(folder, given)
             require(

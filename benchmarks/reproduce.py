@@ -39,7 +39,10 @@ from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import read_bundle
 
 # The limits of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
-COMMON: dict[str, Any] = {"greedy_like": "fairseq", "strategy": "specdec"}
+COMMON: dict[str, Any] = {
+    **{"greedy_like": "fairseq", "strategy": "specdec"},
+    "schedule": "constant",  # drafts in batches, too
+}
 LENGTHS = ((1, 10), (11, 20), (21, 30), (31, None))  # words of the source, both ends included
 
 PUBLISHED = """\

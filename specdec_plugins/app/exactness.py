@@ -169,7 +169,7 @@ def main(words: Sequence[str] | None = None) -> int:
     given = COMMAND.given(words)
 
     def work() -> int:
-        settings, files = read_options(given)
+        settings, files = read_options({"schedule": "constant", **given})  # drafts in batches, too
         with open_sentences(files) as sentences:
             exactness = check_exactness(settings, list(sentences))
         sys.stdout.write(f"{exactness}\n")

@@ -198,10 +198,13 @@ def _tuned(bundle: BundleSettings, given: Mapping[str, Any]) -> dict[str, Any]:
     if {"max_len_a", "max_len_b"} & defaults.keys():
         defaults["usual_len"] = (defaults.pop("max_len_a", a), defaults.pop("max_len_b", b))
     measured = {"rows": defaults.pop("few_rows", 1)}
-    if {**defaults, **given}.get("schedule") == "few_rows":
-        defaults.setdefault("schedule_options", measured)
     if _DRAFTING & given.keys():  # whoever says how to draft wants drafts
         defaults.pop("strategy", None)
+    on_cpu = choose_device(given.get("device")).type == "cpu"  # where few_rows was measured
+    if on_cpu and not (_DRAFTING - {*EXACT, "rule"}) & given.keys():
+        defaults.setdefault("schedule", "few_rows")
+    if {**defaults, **given}.get("schedule") == "few_rows":
+        defaults.setdefault("schedule_options", measured)
     if {**defaults, **given}.get("strategy", "specdec") != "specdec":
         return {k: v for k, v in defaults.items() if k not in _SPECULATION}
     if "rule" in given or given.get("beta") == EXACT["beta"]:

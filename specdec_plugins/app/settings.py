@@ -129,8 +129,8 @@ class Settings:
         read=or_none)
     drafter_options: Mapping[str, Any] = _decoding({}, "settings of the drafter")
     rule: str | None = _decoding(None, "default: exact for beta 1, else top_beta", choices=RULES)
-    schedule: str = _decoding("constant", "how many tokens to draft (default: constant; of a "
-        "server: few_rows)", choices=SCHEDULES)
+    schedule: str = _decoding("constant", "how many tokens to draft (default: constant; of "
+        "bundles on a CPU and of a server: few_rows)", choices=SCHEDULES)
     schedule_options: Mapping[str, Any] = _decoding({}, "settings of the schedule")
     temperature: float = _decoding(1.0, "for rules that sample (default: 1)", least=LEAST,
         most=1000, advice="for the best token alone, ask for top_k 1")

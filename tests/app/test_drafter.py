@@ -318,10 +318,14 @@ def test_a_drafter_that_does_not_pay_is_told_and_bundled_but_not_used(
         assert ("it decodes without it by default" in (out / "README.md").read_text()) == slow
         settings = make_settings({"data": str(out)})
         assert settings.strategy == ("AR" if slow else "specdec")
-        under_load = make_settings({"data": str(out), "schedule": "few_rows"})
+        wish = {"strategy": "specdec", "device": "cpu"}
+        under_load = make_settings({"data": str(out), **wish})
+        assert under_load.schedule == "few_rows"
         assert under_load.schedule_options == {"rows": 1 if slow else 4}
-        for wish in ({"strategy": "specdec"}, {"block_size": 3}, {"drafter": "block"}):
-            assert make_settings({"data": str(out), **wish}).strategy == "specdec"
+        for asked in ({"block_size": 3}, {"schedule": "constant"}):
+            assert make_settings({"data": str(out), **wish, **asked}).schedule == "constant"
+        for asked in ({"strategy": "specdec"}, {"block_size": 3}, {"drafter": "block"}):
+            assert make_settings({"data": str(out), **asked}).strategy == "specdec"
         (said,) = SpeculativeTranslator.from_pretrained(str(out), device="cpu").translate(TEXT[:1])
         assert said
     assert "| 0.5 | 9 | 3 | 2.5 | 1 of 1 |" in made.card(8, 1.0, ["a"])
