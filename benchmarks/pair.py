@@ -9,13 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.loading import (
-    Words,
-    make_settings,
-    read_words,
-    settings_from_files,
-    text_pipeline,
-)
+from specdec_plugins.app.defaults import make_settings, settings_from_files
+from specdec_plugins.app.loading import Words, read_words, text_pipeline
 from specdec_plugins.app.settings import DRAFTER, VERIFIER, Settings
 from specdec_plugins.corpus.reading import BadLines, ParallelFile, read_pairs
 from specdec_plugins.errors import require

@@ -26,7 +26,7 @@ import torch
 from benchmarks.decodings import BEAM, GREEDY, Decoding, decode, quiet_libraries, same_networks
 from benchmarks.plots import chosen_rows, draw_reproduction, span
 from benchmarks.reports import Columns, Record, command, describe, in_words, number, table, write
-from specdec_plugins.app.loading import make_settings
+from specdec_plugins.app.defaults import make_settings
 from specdec_plugins.app.settings import choose_device
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences
 from specdec_plugins.app.types import Sentence

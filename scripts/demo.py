@@ -35,8 +35,8 @@ from benchmarks.decodings import (  # noqa: E402
     same_networks,
     summary,
 )
+from specdec_plugins.app.defaults import make_settings  # noqa: E402
 from specdec_plugins.app.exactness import exactness_of  # noqa: E402
-from specdec_plugins.app.loading import make_settings  # noqa: E402
 from specdec_plugins.app.settings import Settings  # noqa: E402
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator, number_sentences  # noqa: E402
 from specdec_plugins.corpus import cli  # noqa: E402

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from specdec_plugins.app.loading import check_folder, make_settings, read_words, settings_from_files
+from specdec_plugins.app.defaults import check_folder, make_settings, settings_from_files
+from specdec_plugins.app.loading import read_words
 from specdec_plugins.app.settings import DRAFTER, DTYPES, RAW_TEXT, VERIFIER, Settings
 from specdec_plugins.app.translator import load_translator
 from specdec_plugins.corpus.cli import CommandLine, Option, flags_of, removed_from
@@ -171,7 +172,7 @@ def _direction(folder: Path, bundle: BundleSettings) -> tuple[str, str]:
 
 
 def _to_fairseq(args: SimpleNamespace) -> None:
-    """Write files under the names that `loading.settings_from_files` looks for."""
+    """Write files under the names that `defaults.settings_from_files` looks for."""
     source = args.source
     bundle = read_bundle(source)
     languages = _direction(source, bundle)

@@ -24,14 +24,9 @@ from tqdm import tqdm
 
 from specdec_plugins.app import convert
 from specdec_plugins.app.codec import Codec, check_language
+from specdec_plugins.app.defaults import NO_MODEL, make_settings, settings_from_files
 from specdec_plugins.app.gain import TIMED, measure, most_rows, pays
-from specdec_plugins.app.loading import (
-    NO_MODEL,
-    Words,
-    make_settings,
-    read_words,
-    settings_from_files,
-)
+from specdec_plugins.app.loading import Words, read_words
 from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import cli, distill

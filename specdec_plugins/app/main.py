@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Protocol
 
+from specdec_plugins.app.defaults import make_settings
 from specdec_plugins.app.files import (
     FileOptions,
     Journal,
@@ -21,7 +22,7 @@ from specdec_plugins.app.files import (
     open_sentences,
     progress_bar,
 )
-from specdec_plugins.app.loading import make_settings, origin
+from specdec_plugins.app.loading import origin
 from specdec_plugins.app.report import Flaws, Tally, peak_memory, summary
 from specdec_plugins.app.settings import Settings, choose_device, use_cores
 from specdec_plugins.app.translator import SpeculativeTranslator, load_translator

@@ -14,8 +14,9 @@ from typing import Any, TypedDict, Unpack, cast, overload
 import torch
 
 from specdec_plugins.app.codec import Codec
+from specdec_plugins.app.defaults import make_settings
 from specdec_plugins.app.glossary import Glossary
-from specdec_plugins.app.loading import build_decoder, load_parts, make_settings
+from specdec_plugins.app.loading import build_decoder, load_parts
 from specdec_plugins.app.planning import How, Part, Plan, R, Text, Translated, joined
 from specdec_plugins.app.settings import BY_SENTENCE, Settings
 from specdec_plugins.app.types import (

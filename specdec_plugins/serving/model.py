@@ -8,13 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from specdec_plugins.app.codec import Codec
-from specdec_plugins.app.loading import (
-    NO_MODEL,
-    check_folder,
-    load_parts,
-    make_settings,
-    settings_from_files,
-)
+from specdec_plugins.app.defaults import NO_MODEL, check_folder, make_settings, settings_from_files
+from specdec_plugins.app.loading import load_parts
 from specdec_plugins.app.settings import VERIFIER, Settings
 from specdec_plugins.app.types import Limits
 from specdec_plugins.decoding.beam import BeamDecoder, Branching, Lanes

@@ -14,7 +14,8 @@ import numpy
 import pytest
 
 from specdec_plugins.app import loading
-from specdec_plugins.app.loading import make_settings, origin, settings_from_files
+from specdec_plugins.app.defaults import make_settings, settings_from_files
+from specdec_plugins.app.loading import origin
 from specdec_plugins.app.main import inference as main
 from specdec_plugins.app.settings import DRAFTER, VERIFIER, Settings
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences

@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from specdec_plugins.app import convert, drafter, gain
-from specdec_plugins.app.loading import make_settings, read_words
+from specdec_plugins.app.defaults import make_settings
+from specdec_plugins.app.loading import read_words
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.corpus import steps
 from specdec_plugins.corpus.resume import Log, write_json
 from specdec_plugins.corpus.teacher import DataBin
 from specdec_plugins.decoding.engine import SpeculativeDecoder
-from specdec_plugins.decoding.networks import BlockDrafter, Transformer
+from specdec_plugins.decoding.networks import BlockDrafter, Transformer, best_set
 from specdec_plugins.decoding.networks.transformer import same_encoder
 from specdec_plugins.errors import INTERRUPTED
 from specdec_plugins.formats.bundle import read_bundle
@@ -86,7 +87,7 @@ def test_stopped_where_it_takes_long_it_goes_on_and_decodes_the_same_words(
     assert f"specdec drafter {told}" in card
     assert_what_was_learnt_is_what_the_model_says(work)
     plain, fast = (
-        SpeculativeTranslator.from_pretrained(str(output), device="cpu", strategy=strategy)
+        SpeculativeTranslator.from_pretrained(str(output), device="cpu", strategy=strategy, batch=1)
         for strategy in ("AR", "specdec")
     )
     one, other = ([str(found) for found in t.translate(TEXT[:20])] for t in (plain, fast))
@@ -322,8 +323,12 @@ def test_a_drafter_that_does_not_pay_is_told_and_bundled_but_not_used(
         under_load = make_settings({"data": str(out), **wish})
         assert under_load.schedule == "few_rows"
         assert under_load.schedule_options == {"rows": 1 if slow else 4}
+        assert under_load.batch == (16 if best_set() else 1)
         for asked in ({"block_size": 3}, {"schedule": "constant"}):
-            assert make_settings({"data": str(out), **wish, **asked}).schedule == "constant"
+            always = make_settings({"data": str(out), **wish, **asked})
+            assert (always.schedule, always.batch) == ("constant", 1)
+        for other in ({"dtype": "float64"}, {"kernels": "torch"}, {"beta": 3}):  # or texts may vary
+            assert make_settings({"data": str(out), **wish, **other}).batch == 1
         for asked in ({"strategy": "specdec"}, {"block_size": 3}, {"drafter": "block"}):
             assert make_settings({"data": str(out), **asked}).strategy == "specdec"
         (said,) = SpeculativeTranslator.from_pretrained(str(out), device="cpu").translate(TEXT[:1])

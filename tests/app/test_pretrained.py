@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from specdec_plugins.app import convert, main
-from specdec_plugins.app.loading import make_settings, origin
+from specdec_plugins.app.defaults import make_settings
+from specdec_plugins.app.loading import origin
 from specdec_plugins.app.translator import SpeculativeTranslator, number_sentences
 from specdec_plugins.corpus.resume import first_difference
 from specdec_plugins.errors import warn_once

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.decodings import by_fairseq
-from specdec_plugins.app.loading import make_settings
+from specdec_plugins.app.defaults import make_settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.decoding.networks import StackConfig, TransformerConfig
 from specdec_plugins.decoding.networks.trained import Model

@@ -14,7 +14,7 @@ from huggingface_hub import constants, file_download
 
 from benchmarks.pair import Pair
 from specdec_plugins.app import convert
-from specdec_plugins.app.loading import make_settings
+from specdec_plugins.app.defaults import make_settings
 from specdec_plugins.app.translator import SpeculativeTranslator
 from specdec_plugins.formats.hub import local_model
 from specdec_plugins.formats.pretrained.config import model_name

@@ -90,7 +90,7 @@ def test_it_fails_where_exact_is_not_exact(samples: str, monkeypatch: pytest.Mon
 def test_without_a_bundle_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from specdec_plugins.app.loading import make_settings
+    from specdec_plugins.app.defaults import make_settings
 
     monkeypatch.setattr(demo, "make_settings", make_settings)
     assert "no-such-folder" in told(capsys, demo.COMMAND.run, ["no-such-folder"])

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from specdec_plugins.app.loading import load_parts, make_settings
+from specdec_plugins.app.defaults import make_settings
+from specdec_plugins.app.loading import load_parts
 from specdec_plugins.decoding.networks import with_fast_products
 from specdec_plugins.formats.bundle import is_bundle
 from specdec_plugins.formats.pretrained.config import read_config
