@@ -185,7 +185,7 @@ def _together(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     in_force = {"kernels": "native", "dtype": "float32", "beta": 1, **defaults, **given}
     alike = in_force["kernels"] == "native" and in_force["dtype"] in ("float32", "int8")
     may = alike and best_set() is not None and choose_device(given.get("device")).type == "cpu"
-    asked = in_force["beta"] > 1 or _DRAFTING & given.keys()
+    asked = in_force["beta"] != 1 or _DRAFTING & given.keys()
     return {"batch": _AT_ONCE} if may and not asked else {}
 
 
