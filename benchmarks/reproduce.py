@@ -38,11 +38,9 @@ from specdec_plugins.corpus.resume import Log, content
 from specdec_plugins.errors import require
 from specdec_plugins.formats.bundle import read_bundle
 
-# The limits of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens.
-COMMON: dict[str, Any] = {
-    **{"greedy_like": "fairseq", "strategy": "specdec"},
-    "schedule": "constant",  # drafts in batches, too
-}
+# The limits of fairseq's search for all: no <pad>, no empty translation, at most 200 tokens. Drafts
+# in batches, too.
+COMMON: dict[str, Any] = dict(greedy_like="fairseq", strategy="specdec", schedule="constant")
 LENGTHS = ((1, 10), (11, 20), (21, 30), (31, None))  # words of the source, both ends included
 
 PUBLISHED = """\
