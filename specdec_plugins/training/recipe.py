@@ -75,6 +75,10 @@ class Preset:
 
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
+        for name in ("verifier_lr", "retrain_lr") if self.retrain_updates else ("verifier_lr",):
+            rises = f"verifier_end_lr, {self.verifier_end_lr:g}, is above {name}, "
+            told = f"{rises}{getattr(self, name):g}, from which the rate falls; lower it."
+            require(self.verifier_end_lr <= getattr(self, name), told)
         # One more, since fairseq writes none at an update that also ends an epoch.
         needed = (self.averaged + 1) * self.save_updates
         for name in ("verifier_updates", "retrain_updates", "drafter_updates"):

@@ -319,6 +319,7 @@ def test_a_prepared_folder_takes_the_place_of_corpora() -> None:
         ("--train a.tsv --valid b --out o --set wide=3", "there is no 'wide'"),
         ("--train a.tsv --valid b --out o --set retrain_updates=9", "too few to save"),
         ("--train a.tsv --valid b --out o --preset en-de --set drafter_lr=.1", "for 10 hours; add"),
+        ("--train a.tsv --valid b --out o --set verifier_end_lr=.1", "is above verifier_lr, 0.0"),
         ("--train a.tsv --valid b --out o --set heads=5", "5 attention heads cannot share a width"),
         ("--train a.tsv --valid b --out o --from docs", "not a bundle; give a folder with bundle."),
         (
